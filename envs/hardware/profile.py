@@ -1,0 +1,90 @@
+"""Hardware profiles: how long a step takes, how much KV memory there is, what a handover costs.
+
+A profile is a small YAML file in ``envs/hardware/profiles`` (one for each model, GPU, tensor-parallel
+degree, engine and precision) that says where its numbers come from, in which range they were fitted, and how
+large the error is outside the fit. Cluster links have profiles of their own in ``profiles/links``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class StepLaw:
+    """Time of one engine step, in seconds.
+
+    ``t = max(floor, c0 + c_tok*new + c_attn*sum(chunk*(ctx + chunk/2)) + c_seq*B + c_kv*kv)`` with ``new`` the
+    prefill tokens of the step, ``ctx`` the tokens already cached when a chunk starts, ``B`` the decoding
+    sequences and ``kv`` the tokens their attention reads.
+    """
+
+    floor_s: float
+    c0_s: float
+    c_tok_s: float
+    c_attn_s: float
+    c_seq_s: float
+    c_kv_s: float
+
+    def seconds(self, new: float, attn: float, seqs: float, kv: float) -> float:
+        """Step time for ``new`` prefill tokens, attention work ``attn``, ``seqs`` decodes over ``kv`` tokens."""
+        linear = self.c0_s + self.c_tok_s * new + self.c_attn_s * attn + self.c_seq_s * seqs + self.c_kv_s * kv
+        return max(self.floor_s, linear)
+
+    def scaled(self, factor: float) -> StepLaw:
+        """Every term times ``factor`` (a predictor that is uniformly off)."""
+        return StepLaw(*(getattr(self, name) * factor for name in self.__slots__))
+
+
+@dataclass(frozen=True, slots=True)
+class KvLaw:
+    """KV cache of one worker: bytes a token, capacity, and the block that memory is handed out in."""
+
+    bytes_per_token: float
+    capacity_tokens: int
+    block_tokens: int = 16
+
+
+@dataclass(frozen=True, slots=True)
+class HandoverLaw:
+    """What lies between the end of a remote prefill and the decode worker's first step.
+
+    ``dispatch_s`` is paid on every hop of a request to a worker; ``connect_s`` on the first use of a (prefill,
+    decode) pair; ``base_s`` and ``per_block_s`` (a KV block of the decode worker) before bytes flow; the bytes
+    then share ``bandwidth_bytes_per_s`` of each worker's link with the other active flows.
+    """
+
+    name: str
+    dispatch_s: float
+    connect_s: float
+    base_s: float
+    per_block_s: float
+    bandwidth_bytes_per_s: float
+    source: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One model on one GPU type with one tensor-parallel degree, engine and precision."""
+
+    name: str
+    model: str
+    gpu: str
+    tensor_parallel: int
+    engine: str
+    precision: str
+    step: StepLaw
+    kv: KvLaw
+    source: Mapping[str, Any] = field(default_factory=dict)
+    fit: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that one worker of this profile occupies."""
+        return self.tensor_parallel
+
+    def with_step(self, step: StepLaw) -> Profile:
+        """The same worker under another step law."""
+        return replace(self, step=step)
