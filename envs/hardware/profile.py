@@ -79,6 +79,7 @@ class Profile:
     kv: KvLaw
     source: Mapping[str, Any] = field(default_factory=dict)
     fit: Mapping[str, Any] = field(default_factory=dict)
+    engine_version: str = ""
 
     @property
     def gpus(self) -> int:
