@@ -1,0 +1,1 @@
+"""The tests mirror the rooms; being one package keeps tests/envs apart from envs."""
