@@ -1,0 +1,125 @@
+"""Estimates that the rules share: what a router can compute from its own counters and the predictor's law.
+
+Every function takes scalars and worker records (anything with the fields of ``contract.WORKER_FIELDS``), is
+plain enough for numba to compile, and says its formula. Names: ``new`` = prompt tokens to compute,
+``cached`` = prompt tokens in that worker's prefix cache, ``law`` terms = the worker's ``c0_s`` .. ``c_kv_s``.
+
+What the router does not know is left out, not guessed: how far a running prefill has got (its tokens count in
+full until it ends), the part of the current step that is over, when a prefill in the queue meets a full cache.
+Split workers are estimated as mixed ones, since the view does not show their share.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def step_s(worker: Any, new: float, attn: float, seqs: float, kv: float) -> float:
+    """Time of one step: ``max(floor, c0 + c_tok*new + c_attn*attn + c_seq*seqs + c_kv*kv)``.
+
+    ``attn`` = sum over chunks of ``chunk * (context + chunk / 2)``, ``seqs`` = decoding sequences, ``kv`` = the
+    tokens that their attention reads.
+    """
+    linear: float = (
+        worker.c0_s + worker.c_tok_s * new + worker.c_attn_s * attn + worker.c_seq_s * seqs + worker.c_kv_s * kv
+    )
+    return max(float(worker.floor_s), linear)
+
+
+def new_tokens(worker: Any, prompt_tokens: int) -> int:
+    """Prompt tokens that this worker would compute: ``max(1, prompt - cached)``; one is always computed."""
+    return max(1, prompt_tokens - int(worker.cached_tokens))
+
+
+def prefill_work_s(worker: Any, new: float, cached: float) -> float:
+    """What a prefill adds to the steps it rides in: ``c_tok*new + c_attn*new*(cached + new/2)``.
+
+    The attention term is exact for every way of cutting the prompt into chunks.
+    """
+    return float(worker.c_tok_s * new + worker.c_attn_s * (new * (cached + 0.5 * new)))
+
+
+def queued_work_s(worker: Any) -> float:
+    """Work of the prefills queued on a worker, their number ``q`` and total ``t`` known, taken as equally long.
+
+    ``c_tok*t + c_attn*t*t/(2*q)``: with equal lengths ``t/q`` each has attention ``(t/q)**2 / 2``; the cached
+    context of each is not known and counts as 0.
+    """
+    t = float(worker.prefill_tokens)
+    return float(worker.c_tok_s * t + worker.c_attn_s * (0.5 * t * t / max(1, worker.prefill_requests)))
+
+
+def chunk_budget(worker: Any) -> int:
+    """Prefill tokens that one step has room for: ``max(1, max_batched_tokens - streams)``."""
+    return max(1, int(worker.max_batched_tokens - worker.streams))
+
+
+def prefill_done_s(worker: Any, new: int, cached: int) -> float:
+    """Time until this worker has computed the request's last prompt token, first come first served.
+
+    ``steps = ceil((t + new) / budget)`` with ``t`` the pending prefill tokens and ``budget`` from
+    :func:`chunk_budget`; each step carries the worker's decodes (mixed steps)::
+
+        max(steps*floor, steps*(c0 + c_seq*streams + c_kv*decode_tokens) + queued work + own work)
+
+    For a worker without streams this is queue wait plus own prefill.
+    """
+    budget = chunk_budget(worker)
+    steps = (worker.prefill_tokens + new + budget - 1) // budget
+    base = worker.c0_s + worker.c_seq_s * worker.streams + worker.c_kv_s * worker.decode_tokens
+    linear: float = steps * base + queued_work_s(worker) + prefill_work_s(worker, float(new), float(cached))
+    return max(float(steps * worker.floor_s), linear)
+
+
+def handover_time_s(prefill: Any, decode: Any, tokens: float) -> float:
+    """From the end of the prefill until ``tokens`` of KV are on the decode worker, links otherwise idle.
+
+    ``handover_s of decode + tokens * kv_bytes_per_token(prefill) / min(link of prefill, link of decode)``.
+    """
+    link = min(prefill.link_bytes_per_s, decode.link_bytes_per_s)
+    return float(decode.handover_s + tokens * prefill.kv_bytes_per_token / link)
+
+
+def joined_kv_tokens(worker: Any, prompt_tokens: float) -> float:
+    """KV tokens that decodes will read on this worker once the request and all on their way have joined.
+
+    The contexts of requests on their way are not in the view; each counts as the mean of the streams' contexts
+    and this request's prompt: ``decode_tokens + prompt + (decode_requests - streams) * mean``.
+    """
+    mean = (worker.decode_tokens + prompt_tokens) / (worker.streams + 1)
+    return float(worker.decode_tokens + prompt_tokens + (worker.decode_requests - worker.streams) * mean)
+
+
+def joined_step_s(worker: Any, prompt_tokens: float) -> float:
+    """A decode-only step of this worker once the request and all on their way have joined it."""
+    return step_s(worker, 0.0, 0.0, worker.decode_requests + 1.0, joined_kv_tokens(worker, prompt_tokens))
+
+
+def first_step_s(worker: Any, prompt_tokens: float) -> float:
+    """The decode step that yields the first token after a handover.
+
+    As :func:`joined_step_s`, with a chunk of the worker's own pending prefills in it, if it has any:
+    ``chunk = min(pending tokens, budget)``, attention ``chunk * mean length / 2``.
+    """
+    chunk = float(min(worker.prefill_tokens, chunk_budget(worker)))
+    mean = worker.prefill_tokens / max(1, worker.prefill_requests)
+    kv = joined_kv_tokens(worker, prompt_tokens)
+    return step_s(worker, chunk, 0.5 * chunk * mean, worker.decode_requests + 1.0, kv)
+
+
+def ttft_local_s(worker: Any, prompt_tokens: int) -> float:
+    """Predicted TTFT if this worker prefills and decodes: its prefill's last step emits the first token."""
+    return prefill_done_s(worker, new_tokens(worker, prompt_tokens), worker.cached_tokens)
+
+
+def ttft_remote_s(prefill: Any, decode: Any, prompt_tokens: int) -> float:
+    """Predicted TTFT over a handover: prefill done + handover of what ``decode`` lacks + its first step."""
+    done = prefill_done_s(prefill, new_tokens(prefill, prompt_tokens), prefill.cached_tokens)
+    moved = float(max(0, prompt_tokens - decode.cached_tokens))
+    return done + handover_time_s(prefill, decode, moved) + first_step_s(decode, float(prompt_tokens))
+
+
+def harm_s(worker: Any, prompt_tokens: int) -> float:
+    """Delay that a local prefill spreads over the streams of a worker: its work times ``streams``."""
+    new = new_tokens(worker, prompt_tokens)
+    return prefill_work_s(worker, float(new), float(worker.cached_tokens)) * float(worker.streams)
