@@ -6,16 +6,12 @@ import difflib
 from collections.abc import Iterable
 
 
-class HardwareError(ValueError):
-    """Base of every error about profiles, links, model shapes and measurements."""
+class ProfileError(ValueError):
+    """A profile, link, GPU or model that cannot be used."""
 
 
-class ProfileError(HardwareError):
-    """A profile, link or model file that cannot be used."""
-
-
-class MeasurementError(HardwareError):
-    """Measurements that cannot be fitted."""
+class MeasurementError(ProfileError):
+    """Measurements that cannot be used, or from which no profile may be written."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

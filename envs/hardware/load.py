@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from envs.hardware.errors import ProfileError, nearest
+from envs.hardware.errors import ProfileError
 from envs.hardware.profile import HandoverLaw, KvLaw, Profile, StepLaw
-from envs.hardware.schema import Count, Free, Number, Record, Text, Words, read_record, read_yaml
+from envs.hardware.schema import Count, Free, Number, Record, Text, Words, find_file, read_record, read_yaml
 
 PROFILE_DIR = Path(__file__).parent / "profiles"
 LINK_DIR = PROFILE_DIR / "links"
@@ -81,7 +81,7 @@ def load_profile(name_or_path: str | Path) -> Profile:
     Raises:
         ProfileError: unknown name, unreadable file, unknown or missing key, wrong type, value out of range.
     """
-    path = _find(name_or_path, PROFILE_DIR, profile_names(), "profile")
+    path = find_file(name_or_path, PROFILE_DIR, profile_names(), "profile")
     data = read_record(path, read_yaml(path), PROFILE)
     _check_name(path, data)
     KINDS.read(path, "source.kind", data["source"]["kind"])
@@ -108,25 +108,11 @@ def load_handover(name_or_path: str | Path) -> HandoverLaw:
     Raises:
         ProfileError: as for :func:`load_profile`.
     """
-    path = _find(name_or_path, LINK_DIR, handover_names(), "link")
+    path = find_file(name_or_path, LINK_DIR, handover_names(), "link")
     data = read_record(path, read_yaml(path), LINK)
     _check_name(path, data)
     KINDS.read(path, "source.kind", data["source"]["kind"])
     return HandoverLaw(**data)
-
-
-def _find(name_or_path: str | Path, folder: Path, known: list[str], what: str) -> Path:
-    text = str(name_or_path)
-    if text in known:
-        return folder / f"{text}.yaml"
-    path = Path(text).expanduser()
-    if path.suffix in (".yaml", ".yml"):
-        if path.is_file():
-            return path
-        raise ProfileError(f"{what} file {text}: no such file")
-    raise ProfileError(
-        f"unknown {what} {text!r}{nearest(text, known)}: expected one of {', '.join(known)}, or the path of a .yaml file"
-    )
 
 
 def _check_name(path: Path, data: Mapping[str, Any]) -> None:

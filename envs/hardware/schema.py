@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -71,10 +71,22 @@ class Text:
         return value
 
 
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """True or false."""
+
+    def read(self, path: Path, name: str, value: Any) -> bool:
+        """The value as it is."""
+        if not isinstance(value, bool):
+            raise _wrong(path, name, value, "true or false")
+        return value
+
+
 class Words:
     """One of a few words."""
 
     def __init__(self, *known: str) -> None:
+        """Keep the words."""
         self.known = known
 
     def read(self, path: Path, name: str, value: Any) -> str:
@@ -101,6 +113,19 @@ class Free:
 
 
 @dataclass(frozen=True, slots=True)
+class Many:
+    """A list of at least one item of one kind."""
+
+    item: Kind
+
+    def read(self, path: Path, name: str, value: Any) -> list[Any]:
+        """Every item, checked."""
+        if not isinstance(value, list) or not value:
+            raise _wrong(path, name, value, "a list of at least one item")
+        return [self.item.read(path, f"{name}[{index}]", item) for index, item in enumerate(value)]
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """A mapping with exactly these keys, those in ``optional`` excepted."""
 
@@ -115,8 +140,7 @@ class Record:
         for key in value:
             if key not in self.fields:
                 raise ProfileError(
-                    f"{path}: unknown key {dot}{key}{nearest(str(key), self.fields)}: "
-                    f"expected {', '.join(self.fields)}"
+                    f"{path}: unknown key {dot}{key}{nearest(str(key), self.fields)}: expected {', '.join(self.fields)}"
                 )
         for key in self.fields:
             if key not in value and key not in self.optional:
@@ -127,6 +151,26 @@ class Record:
 def read_record(path: Path, data: Any, record: Record) -> dict[str, Any]:
     """The file's content, checked against ``record``."""
     return record.read(path, "", data)
+
+
+def find_file(name_or_path: str | Path, folder: Path, known: Sequence[str], what: str) -> Path:
+    """The file that a name stands for in ``folder``, or the given path of a YAML file.
+
+    Raises:
+        ProfileError: neither a known name nor a file.
+    """
+    text = str(name_or_path)
+    if text in known:
+        return folder / f"{text}.yaml"
+    path = Path(text).expanduser()
+    if path.suffix in (".yaml", ".yml"):
+        if path.is_file():
+            return path
+        raise ProfileError(f"{what} file {text}: no such file")
+    raise ProfileError(
+        f"unknown {what} {text!r}{nearest(text, known)}: expected one of {', '.join(known)}, "
+        f"or the path of a .yaml file"
+    )
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc, unused-ignore]

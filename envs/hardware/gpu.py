@@ -1,0 +1,69 @@
+"""GPU data sheets: memory, bandwidth and peak arithmetic, which bound what a measurement can plausibly say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from envs.hardware.errors import ProfileError
+from envs.hardware.schema import Count, Free, Number, Record, Text, find_file, read_record, read_yaml
+
+GPU_DIR = Path(__file__).parent / "gpus"
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU type. ``flop_per_s``: dense peak by precision; ``nccl_bytes``: memory NCCL keeps, by TP degree."""
+
+    name: str
+    memory_bytes: float
+    memory_bytes_per_s: float
+    flop_per_s: Mapping[str, float]
+    nccl_bytes: Mapping[int, float]
+    source: Mapping[str, Any]
+
+    def peak(self, precision: str) -> float:
+        """Dense peak in FLOP/s.
+
+        Raises:
+            ProfileError: the GPU has no such arithmetic.
+        """
+        if precision not in self.flop_per_s:
+            raise ProfileError(f"{self.name} has no {precision}: expected one of {', '.join(self.flop_per_s)}")
+        return self.flop_per_s[precision]
+
+
+GPU = Record(
+    {
+        "name": Text(),
+        "memory_bytes": Count("bytes", low=2**30),
+        "memory_bytes_per_s": Number("bytes per second", low=1e10, high=1e14),
+        "flop_per_s": Free(required=("bf16",)),
+        "nccl_bytes": Free(required=()),
+        "source": Free(required=("name",)),
+    }
+)
+_FLOPS = Number("FLOP per second", low=1e12, high=1e17)
+
+
+def gpu_names() -> list[str]:
+    """Names of the GPUs that ship with the project."""
+    return sorted(path.stem for path in GPU_DIR.glob("*.yaml"))
+
+
+def load_gpu(name_or_path: str | Path) -> Gpu:
+    """A GPU by name, or from a YAML file.
+
+    Raises:
+        ProfileError: unknown name, unknown or missing key, wrong type, value out of range.
+    """
+    path = find_file(name_or_path, GPU_DIR, gpu_names(), "GPU")
+    data = read_record(path, read_yaml(path), GPU)
+    data["flop_per_s"] = {k: _FLOPS.read(path, f"flop_per_s.{k}", v) for k, v in data["flop_per_s"].items()}
+    data["nccl_bytes"] = {
+        Count("GPUs", low=1).read(path, "nccl_bytes", k): Number("bytes").read(path, f"nccl_bytes.{k}", v)
+        for k, v in data["nccl_bytes"].items()
+    }
+    return Gpu(**data)
