@@ -1,0 +1,1 @@
+"""Hydra configuration groups, packaged so that an installed copy finds them."""
