@@ -87,7 +87,7 @@ def test_every_folder_of_modules_is_a_package() -> None:
 
 def test_wheel_holds_the_rooms_and_nothing_else(tmp_path: Path) -> None:
     source = tmp_path / "source"
-    for name in (*ROOMS, "pyproject.toml", "README.md", "LICENSE"):
+    for name in (*ROOMS, "pyproject.toml", "README.md", "LICENSE", "NOTICE"):
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
