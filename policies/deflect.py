@@ -103,7 +103,19 @@ def printed_path_s(worker: Any, new: int, cached: int) -> float:
 @rule(
     name="deflect",
     params={"alpha": 1.3, "beta": 1.0, "printed": 0.0, "handover_aware": 1.0, "prefix_aware": 1.0},
-    needs=("local_prefill", "chunk"),
+    needs=(
+        "local_prefill",
+        "chunk",
+        "slo_ttft_s",
+        "min_slo_tpot_s",
+        "local_prefills",
+        "prefill_requests",
+        "prefill_tokens",
+        "streams",
+        "decode_tokens",
+        "cached_tokens",
+        "decode_requests",
+    ),
     reasons=("remote", "deflected", "no worker can serve it", "no prefill worker"),
 )
 def decide(request: Any, view: Any, params: Any, memory: Any, seed: int) -> Action:
@@ -131,7 +143,7 @@ def decide(request: Any, view: Any, params: Any, memory: Any, seed: int) -> Acti
                 if d.local_prefills == 0:
                     cached = prompt - new_tokens(d, prompt) if aware else 0
                     score, chunk = largest_safe(d, prompt - cached, cached, params.beta * d.min_slo_tpot_s)
-                    if better(score, h, home_s, home_hash):
+                    if score < np.inf and better(score, h, home_s, home_hash):
                         home, home_hash, home_s, home_chunk = j, h, score, chunk
     if dest < 0:
         return reject(2)

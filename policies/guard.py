@@ -25,7 +25,20 @@ from policies.contract import LOCAL, Action, reject, route, rule
 from policies.joint import best_route
 
 
-@rule(name="guard", params={"kappa": 16.0, "mu": 3.0}, reasons=("remote", "local", "no worker can serve it"))
+@rule(
+    name="guard",
+    params={"kappa": 16.0, "mu": 3.0},
+    needs=(
+        "local_prefill",
+        "prefill_requests",
+        "prefill_tokens",
+        "streams",
+        "decode_tokens",
+        "cached_tokens",
+        "decode_requests",
+    ),
+    reasons=("remote", "local", "no worker can serve it"),
+)
 def decide(request: Any, view: Any, params: Any, memory: Any, seed: int) -> Action:
     """Route to the pair of least guarded score."""
     p, d = best_route(request, view, params.kappa, params.mu, seed)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from policies.contract import DECODE, PREFILL, better, tie_hash
+from policies.predict import new_tokens, prefill_done_s
 
 
 def prefill_rank(worker: Any) -> int:
@@ -75,4 +76,38 @@ def least_decode_requests(request: Any, view: Any, seed: int) -> int:
             h = tie_hash(seed, request.id, w.id)
             if better(float(w.decode_requests), h, best_score, best_hash):
                 best, best_hash, best_score = i, h, float(w.decode_requests)
+    return best
+
+
+def local_rank(worker: Any) -> int:
+    """2: may prefill and decode one request and is not a prefill worker; 1: a prefill worker that may; 0: may not."""
+    if worker.can_prefill == 0 or worker.can_decode == 0:
+        return 0
+    return 1 if worker.role == PREFILL else 2
+
+
+def local_pool(view: Any) -> int:
+    """The rank of those that serve a request alone; 3 (nobody's rank) if no worker can."""
+    rank = 0
+    for i in range(len(view)):
+        rank = max(rank, local_rank(view[i]))
+    return rank if rank > 0 else 3
+
+
+def requests_here(worker: Any) -> int:
+    """Requests in flight on a worker, each once: a local prefill is in both of the router's counts."""
+    return int(worker.prefill_requests + worker.decode_requests - worker.local_prefills)
+
+
+def soonest_prefill(request: Any, view: Any, skip: int, seed: int) -> int:
+    """Position of the prefill-pool worker that would end the prefill first, ``skip`` left out, -1 if none."""
+    pool = prefill_pool(view)
+    best, best_hash, best_score = -1, 0, np.inf
+    for i in range(len(view)):
+        w = view[i]
+        if i != skip and prefill_rank(w) == pool:
+            score = prefill_done_s(w, new_tokens(w, request.prompt_tokens), w.cached_tokens)
+            h = tie_hash(seed, request.id, w.id)
+            if better(score, h, best_score, best_hash):
+                best, best_hash, best_score = i, h, score
     return best

@@ -5,13 +5,22 @@ from __future__ import annotations
 from importlib import import_module
 
 from policies.errors import PolicyError, nearest
-from policies.rulepolicy import RulePolicy
+from policies.rulepolicy import RulePolicy, SlicingRulePolicy
 
-# name -> module that holds its marked ``decide``
+# name -> module that holds its marked ``decide`` (and ``shares``, if it slices split workers)
 _MODULES = {
+    "always_local": "policies.always_local",
+    "colocated": "policies.colocated",
     "deflect": "policies.deflect",
     "guard": "policies.guard",
+    "least_loaded": "policies.least_loaded",
+    "least_ttft": "policies.least_ttft",
+    "multiplicative": "policies.multiplicative",
+    "ppd": "policies.ppd",
+    "random": "policies.random_choice",
     "round_robin": "policies.round_robin",
+    "threshold": "policies.threshold",
+    "time_slice": "policies.time_slice",
 }
 
 
@@ -23,10 +32,17 @@ def names() -> list[str]:
 def load(name: str, **params: float | tuple[float, ...]) -> RulePolicy:
     """The named policy; parameters not given keep their defaults.
 
+    A policy that slices split workers comes as a ``SlicingRulePolicy``, which has ``adjust``.
+
     Raises:
         PolicyError: unknown name, unknown parameter, or a value that is not a finite number.
     """
     module = _MODULES.get(name)
     if module is None:
         raise PolicyError(f"unknown policy {name!r}{nearest(name, _MODULES)} (known: {', '.join(names())})")
-    return RulePolicy.of(import_module(module).decide, **params)
+    source = import_module(module)
+    policy = RulePolicy.of(source.decide, **params)
+    shares = getattr(source, "shares", None)
+    if shares is None:
+        return policy
+    return SlicingRulePolicy(policy.name, policy.decide, policy.spec, policy.params, shares)

@@ -31,8 +31,8 @@ class RulePolicy:
     spec: RuleSpec
     params: Mapping[str, Param]
 
-    @classmethod
-    def of(cls, decide: Callable[..., Any], **params: float | tuple[float, ...]) -> RulePolicy:
+    @staticmethod
+    def of(decide: Callable[..., Any], **params: float | tuple[float, ...]) -> RulePolicy:
         """The policy of a marked function; parameters not given keep their declared defaults.
 
         Raises:
@@ -42,7 +42,7 @@ class RulePolicy:
         if spec is None:
             name = getattr(decide, "__qualname__", repr(decide))
             raise PolicyError(f"{name} is not a rule: mark it with policies.contract.rule")
-        return cls(spec.name, decide, spec, dict(spec.params)).with_params(**params)
+        return RulePolicy(spec.name, decide, spec, dict(spec.params)).with_params(**params)
 
     def with_params(self, **params: float | tuple[float, ...]) -> RulePolicy:
         """A copy with some parameters replaced.
@@ -68,10 +68,26 @@ class RulePolicy:
         """
         parts: dict[str, str] = {}
         _collect(self.decide, parts)
-        if self.spec.bind is not None:
-            _collect(self.spec.bind, parts)
+        for other in (self.spec.bind, getattr(self, "shares", None)):
+            if other is not None:
+                _collect(other, parts)
         text = "\n".join(f"{key}\n{parts[key]}" for key in sorted(parts))
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class SlicingRulePolicy(RulePolicy):
+    """A rule that also sets the prefill shares of split workers, on the simulator's timer.
+
+    Attributes:
+        shares: ``shares(view, params) -> {worker id: prefill share}``; plain Python, never compiled.
+    """
+
+    shares: Callable[[Any, Mapping[str, Param]], dict[int, float]]
+
+    def adjust(self, view: Any) -> dict[int, float]:
+        """The prefill share of every split worker in the view, by worker id (contract ``Policy.adjust``)."""
+        return self.shares(view, self.params)
 
 
 def _checked(policy: str, key: str, value: Any, default: Param) -> Param:
