@@ -131,6 +131,8 @@ class Engine:
         for r in self.requests:
             if r.out["status"] == PENDING and r.arrival_ps >= 0:
                 self.end(r, FAILED, 0)
+        for w in self.workers:
+            w.out["evictions"], w.out["peak_used_blocks"] = w.memory.evictions, w.memory.peak_used
 
     def on_ask(self, i: int) -> None:
         """Put a request to the router."""

@@ -64,14 +64,8 @@ def _prefills(sim: Engine, w: Worker, decodes: int) -> None:
     for r in w.running:
         if not r.decoding:
             budget = _chunk(w, r, budget)
-    _admit(sim, w, budget, remote_only=False)
-
-
-def _admit(sim: Engine, w: Worker, budget: int, remote_only: bool) -> None:
     while w.queue and budget > 0 and len(w.running) < w.max_num_seqs:
         r = w.queue[0][1]
-        if remote_only and not r.remote_done:
-            return
         run, fits = _fit(w, r)
         if not fits:
             return
@@ -96,28 +90,21 @@ def _fit(w: Worker, r: Request) -> tuple[int, bool]:
 
 def _plan_split(sim: Engine, w: Worker) -> None:
     """One phase a step: prefill while the credit is not negative, else decode."""
-    head_fits = bool(w.queue) and not w.queue[0][1].remote_done and len(w.running) < w.max_num_seqs
-    head_fits = head_fits and _fit(w, w.queue[0][1])[1]
+    while w.queue and w.queue[0][1].remote_done:
+        run, fits = _fit(w, w.queue[0][1])
+        if not fits:
+            break
+        sim.start_pull(w, w.queue.pop(0)[1], run)
+    head = w.queue[0][1] if w.queue else None
+    head_fits = head is not None and not head.remote_done and len(w.running) < w.max_num_seqs and _fit(w, head)[1]
     decode = bool(_decoding(w))
     prefill = len(_decoding(w)) < len(w.running) or head_fits
     w.contested = decode and prefill
-    prefill_first = w.credit >= 0 if w.contested else not decode
-    if prefill_first:
-        _prefills(sim, w, 0)
-        if w.chunks:
-            _settle(w, w.contested)
-            return
-        w.contested = False
-    _grow(sim, w)
-    _admit(sim, w, w.max_batched_tokens - len(w.decodes), remote_only=True)
-    if w.decodes:
-        _settle(w, w.contested)
-        return
-    _settle(w, False)  # growth has preempted every decode: prefill, if that can
-    _prefills(sim, w, 0)
-
-
-def _settle(w: Worker, contested: bool) -> None:
-    w.contested = contested
-    if not contested:
+    if not w.contested:
         w.credit = 0
+    if decode and not (prefill and w.credit >= 0):
+        _grow(sim, w)
+        if w.decodes:
+            return
+        w.contested, w.credit = False, 0  # growth has preempted every decode: prefill, if that can
+    _prefills(sim, w, 0)
