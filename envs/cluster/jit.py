@@ -1,0 +1,54 @@
+"""Numba set-up shared by the kernels: where compiled code is cached.
+
+Numba does not see edits in imported modules, so the cache folder is keyed by a hash of every source that the
+kernel is made of.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+
+def _source_hash() -> str:
+    here = Path(__file__).parent
+    digest = hashlib.sha256()
+    for path in [*sorted(here.glob("*.py")), here.parent.parent / "policies" / "contract.py"]:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+def _choose_cache_dir() -> str:
+    """A writable folder for compiled kernels: $NUMBA_CACHE_DIR, the user's cache, or a temporary folder."""
+    base = os.environ.get("PDGYM_KERNEL_CACHE") or os.environ.get("NUMBA_CACHE_DIR")
+    roots = [Path(base)] if base else [Path(platformdirs.user_cache_dir("pdgym")) / "kernels"]
+    roots.append(Path(tempfile.gettempdir()) / f"pdgym-kernels-{os.getuid() if hasattr(os, 'getuid') else 0}")
+    key = _source_hash()
+    for root in roots:
+        if _writable(root / key):
+            return str(root / key)
+    return str(roots[-1] / key)
+
+
+# Numba reads its configuration on import.
+CACHE_DIR = _choose_cache_dir()
+import numba  # noqa: E402  (after the cache folder is known)
+
+numba.config.CACHE_DIR = CACHE_DIR
+
+njit = numba.njit(cache=True, error_model="numpy", boundscheck=False)
+"""The one decorator of all kernel functions."""

@@ -1,0 +1,162 @@
+"""The result of a run as data frames, with what an idle cluster could have done for each request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from envs.cluster.problem import SERVED, STATUS, Problem
+from envs.cluster.spec import ClusterSpec
+from policies.contract import ROLES
+
+if TYPE_CHECKING:
+    from envs.cluster.simulator import KernelRun
+
+
+@dataclass(frozen=True, slots=True)
+class SimResult:
+    """One run.
+
+    Attributes:
+        requests: one row a request, in the trace's order; times in seconds, null where they did not happen.
+            ``ttft_s`` counts from the arrival at the router to the first token at the client, handover included;
+            ``tpot_s`` is null for outputs of one token; ``idle_ttft_s`` and ``idle_tpot_s`` are what the
+            best placement on an idle, cold cluster would give (over the SLO: infeasible).
+        workers: one row a worker.
+        tbt_counts: (problem.TBT_BINS,) token gaps by bin.
+        span_s: time of the last event.
+        decisions: questions put to the policy.
+        gpus: GPUs of the cluster.
+    """
+
+    requests: pl.DataFrame
+    workers: pl.DataFrame
+    tbt_counts: NDArray[np.int64]
+    span_s: float
+    decisions: int
+    gpus: int
+
+
+def _laws(problem: Problem) -> Any:
+    return problem.workers["law"]
+
+
+def _prefill_s(problem: Problem, w: int, prompts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Cold prefill time of each prompt alone on worker ``w``, in chunks of its budget, in seconds."""
+    law, budget = _laws(problem)[w], int(problem.workers["max_batched_tokens"][w])
+    n = prompts.astype(np.float64)
+    full, rest = np.divmod(n, budget)
+
+    def step(new: Any, attn: Any) -> Any:
+        t = law["c0_ps"] + law["c_tok_ps"] * new + law["c_attn_ps"] * attn
+        return np.maximum(t, law["floor_ps"]) / 1e12
+
+    total = np.where(rest > 0, step(rest, rest * (full * budget + rest / 2)), 0.0)
+    for k in range(int(full.max(initial=0))):
+        total = total + np.where(k < full, step(float(budget), budget * (k * budget + budget / 2)), 0.0)
+    return np.asarray(total, np.float64)
+
+
+def idle_latency(problem: Problem) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Best TTFT and TPOT of each request on an idle, cold cluster, in seconds, each shape (n,).
+
+    The best over all local and remote placements, for TTFT and TPOT apart; a lower bound for a loaded cluster
+    without prefix hits. Requests that fit no worker get infinity.
+    """
+    rq, win, h = problem.requests, problem.workers, problem.handover
+    prompts, outputs = rq["prompt_tokens"], rq["output_tokens"]
+    n = len(rq)
+    ttft, tpot = np.full(n, np.inf), np.full(n, np.inf)
+    kinds: dict[bytes, int] = {}
+    for i in range(len(win)):  # one of each kind of worker is enough
+        row = win[i : i + 1].copy()
+        row["group"] = row["rack"] = 0
+        kinds.setdefault(row.tobytes(), i)
+    prefill = {w: _prefill_s(problem, w, prompts) for w in kinds.values() if win["can_prefill"][w]}
+    dispatch = h.dispatch_ps / 1e12
+    for d in kinds.values():
+        if not win["can_decode"][d]:
+            continue
+        law, block = _laws(problem)[d], int(win["block_tokens"][d])
+        fits = -(-(prompts + outputs) // block) <= win["total_blocks"][d]
+
+        def decode_s(context: Any, law: Any = law) -> Any:
+            return np.maximum(law["c0_ps"] + law["c_seq_ps"] + law["c_kv_ps"] * context, law["floor_ps"]) / 1e12
+
+        tpot = np.where(fits, np.minimum(tpot, decode_s(prompts + outputs / 2)), tpot)
+        if d in prefill:
+            ttft = np.where(fits, np.minimum(ttft, dispatch + prefill[d]), ttft)
+        blocks = -(-prompts // block)
+        for p, own in prefill.items():
+            room = fits & (-(-prompts // int(win["block_tokens"][p])) <= win["total_blocks"][p])
+            moved = prompts * win["kv_bytes_per_token"][p] / h.bytes_per_ps
+            fixed = 2 * h.dispatch_ps + h.base_ps + h.per_block_ps * blocks
+            remote = own + (fixed + moved) / 1e12 + decode_s(prompts)
+            ttft = np.where(room, np.minimum(ttft, remote), ttft)
+    return ttft, tpot
+
+
+def make_result(problem: Problem, cluster: ClusterSpec, run: KernelRun) -> SimResult:
+    """Frames from the raw arrays of a run."""
+    rq, out = problem.requests, run.outcomes
+    served = out["status"] == SERVED
+
+    def seconds(name: str) -> pl.Series:
+        values = out[name]
+        return pl.Series(name.removesuffix("_ps") + "_s", np.where(values >= 0, values / 1e12, np.nan)).fill_nan(None)
+
+    times = [seconds(name) for name in out.dtype.names if name.endswith("_ps")]
+    idle_ttft, idle_tpot = idle_latency(problem)
+    counts = (
+        "reason prefill_worker decode_worker emitted_tokens cached_tokens prefill_tokens_computed pulled_tokens"
+        " preemptions holds"
+    ).split()
+    frame = pl.DataFrame(
+        {
+            "request": np.arange(len(rq)),
+            "session": rq["session"],
+            "turn": rq["turn"],
+            "class_id": rq["class_id"],
+            "status": pl.Series(np.array(STATUS, dtype=object)[out["status"]].tolist(), dtype=pl.String),
+            "prompt_tokens": rq["prompt_tokens"],
+            "output_tokens": rq["output_tokens"],
+            "local": out["local"] == 1,
+            **{name: out[name] for name in counts},
+            "pulled_bytes": out["pulled_bytes"],
+            "slo_ttft_s": rq["slo_ttft_s"],
+            "slo_tpot_s": rq["slo_tpot_s"],
+            "idle_ttft_s": idle_ttft,
+            "idle_tpot_s": np.where(rq["output_tokens"] > 1, idle_tpot, np.where(np.isinf(idle_tpot), np.inf, 0.0)),
+        }
+    ).with_columns(times)
+    gaps = np.maximum(out["emitted_tokens"] - 1, 1)
+    tpot = np.where(served & (out["emitted_tokens"] > 1), (out["finish_ps"] - out["first_token_ps"]) / 1e12 / gaps, np.nan)
+    frame = frame.with_columns(
+        ttft_s=pl.col("first_token_s") - pl.col("arrival_s"),
+        e2e_s=pl.when(pl.Series(served)).then(pl.col("finish_s") - pl.col("arrival_s")),
+        tpot_s=pl.Series(tpot).fill_nan(None),
+    ).with_columns(
+        slo_met=(pl.col("status") == "served")
+        & (pl.col("ttft_s") <= pl.col("slo_ttft_s"))
+        & (pl.col("tpot_s").is_null() | (pl.col("tpot_s") <= pl.col("slo_tpot_s")))
+    )
+    w = run.workers
+    workers = pl.DataFrame(
+        {
+            "worker": np.arange(len(w)),
+            "role": [ROLES[int(i)] for i in problem.workers["role"]],
+            "gpus": [spec.profile.gpus for spec in cluster.workers],
+            "steps": w["steps"],
+            **{f"{name}_s": w[f"{name}_ps"] / 1e12 for name in ("prefill", "decode", "mixed", "idle_rank")},
+            "prefill_tokens": w["prefill_tokens"],
+            "decode_tokens": w["decode_tokens"],
+            "evictions": w["evictions"],
+            "preemptions": w["preemptions"],
+            "peak_kv_usage": w["peak_used_blocks"] / problem.workers["total_blocks"],
+        }
+    )
+    return SimResult(frame, workers, run.tbt_counts, run.end_ps / 1e12, run.decisions, cluster.gpus)
