@@ -52,6 +52,8 @@ def _endings(path: str) -> tuple[str, ...]:
 
 
 _AZURE = "Azure/AzurePublicDataset : data/{file} @ b469a113cedca53ddc3bdea71a143dc4b7d8700c"
+_MOONCAKE = "kvcache-ai/Mooncake : FAST25-release/traces/{file} @ 3b5a594133958449a1feaf1c9e0fc1b553e34a28"
+_FAST25 = "Qin et al., Mooncake: Trading More Storage for Less Computation, FAST 2025"
 _SPLITWISE = "Patel et al., Splitwise: Efficient Generative LLM Inference Using Phase Splitting, ISCA 2024"
 
 ENTRIES: dict[str, Entry] = {
@@ -92,6 +94,62 @@ ENTRIES: dict[str, Entry] = {
             },
             oddities=("on/off bursts: inter-arrival CV about 13", "no sessions, no prefix information"),
             cuts_s=(960.0, 1440.0, 2400.0),
+        ),
+        Entry(
+            name="mooncake_conversation",
+            format="mooncake",
+            files=(
+                "traces/mooncake/conversation_trace.first2700s.jsonl.gz",
+                *_endings("traces/mooncake/conversation_trace.jsonl"),
+            ),
+            source=_MOONCAKE.format(file="conversation_trace.jsonl"),
+            licence="Apache-2.0",
+            citation=_FAST25,
+            sha256={
+                "conversation_trace.first2700s.jsonl.gz": (
+                    "f7b45390352db0cf9270f5ba388dbc9cddbcef474088f3f6f82d17055e2f269e"
+                )
+            },
+            oddities=(
+                "stamps are 3-second buckets: arrivals are spread inside them by a seed",
+                "no session ids: sessions are inferred from prefix chains",
+                "no end stamps: think times assume a service time",
+                "the first prefix block is shared by every request",
+            ),
+            cuts_s=(1080.0, 1620.0, 2703.0),
+        ),
+        Entry(
+            name="mooncake_synthetic",
+            format="mooncake",
+            files=_endings("traces/mooncake/synthetic_trace.jsonl"),
+            source=_MOONCAKE.format(file="synthetic_trace.jsonl"),
+            licence="Apache-2.0",
+            citation=_FAST25,
+            sha256={},
+            oddities=("synthesised by its authors from public data sets", "no session ids, no end stamps"),
+            cuts_s=None,
+        ),
+        Entry(
+            name="agentic",
+            format="agentic",
+            files=("traces/agentic_cc/requests.derived.parquet",),
+            source=(
+                "callanjfox/kv-cache-tester : traces/trace_*.json @ 94f6046dfd9c0c8bc0cdb24a5aa6579bac8669bf, "
+                "as one row a request"
+            ),
+            licence="Apache-2.0",
+            citation="callanjfox/kv-cache-tester",
+            sha256={"requests.derived.parquet": "c889b06c77de14b9b47cf975f1a2e8414338f34d854bbdb4e0e92a139bf7900a"},
+            oddities=(
+                "closed loop; session starts are not recorded and are drawn here",
+                "contexts of 100k tokens at the median, up to 894k: see max_context_tokens",
+                "think times up to hours: see max_think_s",
+                "near-duplicate sessions, of which the first of each family is read",
+                "20 requests without output count as one token",
+                "block ids are local to a session: sharing between sessions is lost",
+            ),
+            cuts_s=None,
+            options={"zero_output": "one"},
         ),
     )
 }

@@ -36,7 +36,8 @@ class Trace:
             ``think_s`` after turn k ends. ``clients``: as closed, each session is one benchmark user.
         classes: service classes that the column ``class`` may hold; a request's class id is its index here.
         provenance: where the data came from and what was done to it, in order.
-        duration_s: observed time, at least the last arrival (0 becomes the last arrival). Rates use it.
+        duration_s: observed time, at least the last arrival that the trace fixes: of any request in open replay,
+            of a first turn otherwise. 0 becomes that arrival. Rates and windows use it.
     """
 
     name: str
@@ -73,7 +74,7 @@ class Trace:
                 value = self.frame["class"][row - 1]
                 expected = f"one of {', '.join(self.classes)}{nearest(value, self.classes)}"
                 raise TraceError(file=self.name, row=row, column="class", value=value, expected=expected)
-        last = float(self.frame["arrival_s"][-1])
+        last = transform.last_start_s(self.frame["arrival_s"].to_numpy(), self.frame, self.replay)
         if self.duration_s == 0.0:
             object.__setattr__(self, "duration_s", last)
         if not last <= self.duration_s < np.inf:
@@ -154,7 +155,7 @@ class Trace:
 
     @property
     def rate_per_s(self) -> float:
-        """Requests per second of observed time (inf if all arrive at once)."""
+        """Requests per second of observed time: the offered load (inf if all start at once)."""
         return len(self) / self.duration_s if self.duration_s > 0 else float("inf")
 
     @cached_property
@@ -179,13 +180,16 @@ class Trace:
 
     def with_replay(self, mode: str) -> Trace:
         """The same requests, replayed in another mode; ``closed`` needs think times on later turns."""
-        return self if mode == self.replay else replace(self, replay=mode)
+        if mode == self.replay:
+            return self
+        last = float(self.frame["arrival_s"][-1]) if mode == "open" else 0.0
+        return replace(self, replay=mode, duration_s=max(self.duration_s, last))
 
     def named(self, name: str, *notes: str) -> Trace:
         """The same content under another name, with notes added to the provenance."""
         return replace(self, name=name, provenance=(*self.provenance, *notes))
 
-    def window(self, start_s: float, end_s: float, *, across: str = "drop") -> Trace:
+    def window(self, start_s: float, end_s: float, *, across: str | None = None) -> Trace:
         """See :func:`traces.transform.window`."""
         return transform.window(self, start_s, end_s, across=across)
 
@@ -193,7 +197,7 @@ class Trace:
         """See :func:`traces.transform.split`."""
         return transform.split(self, train, validation, test)
 
-    def windows(self, n: int, *, across: str = "restart") -> list[Trace]:
+    def windows(self, n: int, *, across: str | None = None) -> list[Trace]:
         """See :func:`traces.transform.windows`."""
         return transform.windows(self, n, across=across)
 

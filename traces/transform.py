@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from traces.errors import TraceError, nearest
 if TYPE_CHECKING:
     from traces.trace import Trace
 
-ACROSS = ("drop", "restart")
+ACROSS = ("drop", "whole", "restart")
 
 
 def gather_chains(
@@ -63,39 +62,43 @@ def subset(trace: Trace, keep: NDArray[np.bool_], *, start_s: float, duration_s:
     )
 
 
-def window(trace: Trace, start_s: float, end_s: float, *, across: str = "drop") -> Trace:
-    """Requests with ``start_s <= arrival_s < end_s``, re-based to start at 0. No session crosses the cut.
+def window(trace: Trace, start_s: float, end_s: float, *, across: str | None = None) -> Trace:
+    """Requests with ``start_s <= arrival_s < end_s``, re-based to start at 0. No session is in two windows.
 
     Args:
         trace: the trace.
         start_s: start, seconds.
-        end_s: end, seconds; a request that arrives exactly at the end of the trace belongs to its last window.
-        across: what happens to a session that does cross. ``drop``: it belongs to the window in which it
-            starts; its turns in others are left out (for train / test splits: no conversation is seen twice).
-            ``restart``: its turns in this window become a session of their own, counted from turn 1 (for
-            replicate windows: the offered load stays whole).
+        end_s: end, seconds; what arrives exactly at the end of the trace belongs to its last window.
+        across: what happens to a session that crosses the cut. ``drop``: it belongs to the window in which it
+            starts, and its turns after the cut are left out. ``whole``: it belongs, with all its turns, to the
+            window in which it starts. ``restart``: its turns in this window become a session of their own,
+            counted from turn 1, so that the offered load stays whole (the pieces are then of one conversation).
+            None: ``drop`` in open replay, ``whole`` otherwise (later turns have no fixed time there).
 
     Raises:
         TraceError: an empty window, or an unknown ``across``.
     """
+    if across is None:
+        across = "drop" if trace.replay == "open" else "whole"
     if across not in ACROSS:
         expected = f"one of {', '.join(ACROSS)}{nearest(across, ACROSS)}"
         raise TraceError(file=trace.name, column="across", value=across, expected=expected)
     if not 0 <= start_s < end_s:
         raise TraceError(file=trace.name, column="window", value=(start_s, end_s), expected="0 <= start_s < end_s")
     arrival = trace.frame["arrival_s"].to_numpy()
-    inside = (arrival >= start_s) & ((arrival < end_s) | (end_s >= trace.duration_s))
+    last = end_s >= trace.duration_s
+    inside = (arrival >= start_s) & ((arrival < end_s) | last)
     keep = inside
-    if across == "drop" and trace.n_sessions:
-        session = trace.frame["session"].to_numpy()
-        begins = np.zeros(trace.n_sessions + 1, np.bool_)  # the last entry serves session -1
-        begins[session[inside & (trace.frame["turn"].to_numpy() == 1)]] = True
-        begins[-1] = True
-        keep = inside & begins[session]
+    if across != "restart" and trace.n_sessions:
+        start = session_starts(trace)
+        begins = np.isnan(start) | ((start >= start_s) & ((start < end_s) | last))
+        keep = begins & (inside | ((across == "whole") & ~np.isnan(start)))
     duration_s = min(end_s, trace.duration_s) - start_s
+    if across == "restart" and trace.replay != "open" and last:
+        duration_s = max(duration_s, float(arrival[-1]) - start_s)  # nominal arrivals may lie after the last start
+    left = int((inside & ~keep).sum())
     name = f"{trace.name}[{start_s:g},{end_s:g})"
-    dropped = int(inside.sum() - keep.sum())
-    note = f"window [{start_s:g}, {end_s:g}) s, sessions across the cut: {across} ({dropped} turns dropped)"
+    note = f"window [{start_s:g}, {end_s:g}) s, sessions across the cut: {across}, {left} turns inside left out"
     return subset(trace, keep, start_s=start_s, duration_s=duration_s, name=name, note=note)
 
 
@@ -119,13 +122,19 @@ def split(trace: Trace, train: float = 0.4, validation: float = 0.2, test: float
         end = min(start + share, 1.0)
         if end > 1 - 1e-9:
             end = 1.0
-        parts[zone] = window(trace, start * trace.duration_s, end * trace.duration_s, across="drop")
+        parts[zone] = window(trace, start * trace.duration_s, end * trace.duration_s)
         start = end
     return parts
 
 
-def windows(trace: Trace, n: int, *, across: str = "restart") -> list[Trace]:
-    """``n`` disjoint windows of equal length over the whole duration; see :func:`window` for ``across``."""
+def windows(trace: Trace, n: int, *, across: str | None = None) -> list[Trace]:
+    """``n`` disjoint windows of equal length over the whole duration.
+
+    ``across`` is that of :func:`window`; None here means ``restart`` in open replay, ``whole`` otherwise: windows
+    are replicates of the offered load, which ``drop`` would thin out towards first turns.
+    """
+    if across is None:
+        across = "restart" if trace.replay == "open" else "whole"
     if n < 1:
         raise TraceError(file=trace.name, column="windows", value=n, expected="1 or more")
     edges = [trace.duration_s * i / n for i in range(n)] + [trace.duration_s]
@@ -136,8 +145,7 @@ def scale_rate(trace: Trace, factor: float) -> Trace:
     """Compress time by ``factor``: burstiness keeps its shape in requests, not in seconds.
 
     Open replay: every arrival is divided by ``factor``. Closed and clients: session starts only; the gaps
-    within a session are kept, as think times are (the duration is compressed all the same, and grows to the
-    last arrival where a session lasts longer).
+    within a session are kept, as think times are.
 
     Raises:
         TraceError: a factor that is not a positive number.
@@ -148,11 +156,11 @@ def scale_rate(trace: Trace, factor: float) -> Trace:
         return trace
     arrival = trace.frame["arrival_s"].to_numpy()
     scaled = arrival / factor
+    what = "arrivals"
     if trace.replay != "open" and trace.n_sessions:
         start = session_starts(trace)
         scaled = np.where(np.isnan(start), scaled, start / factor + (arrival - start))
-    what = "arrivals" if trace.replay == "open" else "session starts"
-    duration_s = max(trace.duration_s / factor, float(scaled.max()))
+        what = "session starts"
     return type(trace).build(
         f"{trace.name}*{factor:g}",
         trace.frame.with_columns(pl.Series("arrival_s", scaled)),
@@ -162,8 +170,15 @@ def scale_rate(trace: Trace, factor: float) -> Trace:
         replay=trace.replay,
         classes=trace.classes,
         provenance=(*trace.provenance, f"time compressed by {factor:g} ({what})"),
-        duration_s=duration_s,
+        duration_s=max(trace.duration_s / factor, last_start_s(scaled, trace.frame, trace.replay)),
     )
+
+
+def last_start_s(arrival: NDArray[np.float64], frame: pl.DataFrame, replay: str) -> float:
+    """Last arrival whose time the trace fixes: any in open replay, else the last start of a session."""
+    if replay != "open":
+        arrival = arrival[frame["turn"].to_numpy() == 1]
+    return float(arrival.max())
 
 
 def session_starts(trace: Trace) -> NDArray[np.float64]:
@@ -173,8 +188,3 @@ def session_starts(trace: Trace) -> NDArray[np.float64]:
     first = (session >= 0) & (trace.frame["turn"].to_numpy() == 1)
     starts[session[first]] = trace.frame["arrival_s"].to_numpy()[first]
     return np.asarray(starts[session])
-
-
-def with_duration(trace: Trace, duration_s: float) -> Trace:
-    """State the observed time (at least the last arrival)."""
-    return replace(trace, duration_s=duration_s)

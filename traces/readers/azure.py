@@ -6,10 +6,10 @@ local date-times with 100 ns digits, without a zone; the first one becomes 0. No
 
 from __future__ import annotations
 
-import polars as pl
+import numpy as np
 
 from traces.check import MAX_TOKENS
-from traces.readers import text
+from traces.readers.columns import csv_table
 from traces.readers.repair import zero_outputs
 from traces.source import Source
 from traces.trace import Trace
@@ -27,26 +27,22 @@ def read(source: Source, *, sort: bool = False, zero_output: str = "error") -> T
         zero_output: requests without output: ``error``, ``drop`` them, or count them as ``one`` token.
 
     Raises:
-        TraceError: see :mod:`traces.readers.text`.
+        TraceError: a bad header, stamp, length or option.
     """
-    frame = text.csv_strings(source)
-    text.need(frame, COLUMNS, source)
-    stamp = text.stamps_ns(frame, "TIMESTAMP", _FORMATS, "2023-11-16 18:17:03.9799600", source).to_numpy()
-    prompt = text.whole(frame, "ContextTokens", 1, MAX_TOKENS, "tokens", source)
-    output = text.whole(frame, "GeneratedTokens", 0, MAX_TOKENS, "tokens", source)
-    order, note = text.in_order(stamp, lambda row: frame["TIMESTAMP"][row], "TIMESTAMP", sort, source)
-    if order is not None:
-        stamp, prompt, output = stamp[order], prompt[order], output[order]
-    keep, output, repair = zero_outputs(
-        output, zero_output, source, column="GeneratedTokens", rows=order, first_row=text.FIRST_ROW
-    )
-    arrival = (stamp - stamp[0]) / 1e9
-    columns = pl.DataFrame({"arrival_s": arrival, "prompt_tokens": prompt, "output_tokens": output})
+    table = csv_table(source)
+    table.need(COLUMNS)
+    stamp = table.stamps_ns("TIMESTAMP", _FORMATS, "2023-11-16 18:17:03.9799600").to_numpy()
+    prompt = table.whole("ContextTokens", 1, MAX_TOKENS, "tokens")
+    output = table.whole("GeneratedTokens", 0, MAX_TOKENS, "tokens")
+    keep, output, repair = zero_outputs(output, zero_output, table)
+    order = table.order(stamp, "TIMESTAMP", sort)
+    index = np.flatnonzero(keep) if order.index is None else order.index[keep[order.index]]
+    arrival = (stamp - stamp.min()) / 1e9
     return Trace.build(
         source.stem,
-        columns.filter(pl.Series(keep)),
-        provenance=[p for p in (source.provenance, note, repair) if p],
-        duration_s=float(arrival[-1]),
+        {"arrival_s": arrival[index], "prompt_tokens": prompt[index], "output_tokens": output[index]},
+        provenance=[note for note in (source.provenance, order.note, repair) if note],
+        duration_s=float(arrival.max()),
     )
 
 

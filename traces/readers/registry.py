@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from traces.errors import TraceError, nearest
-from traces.readers import azure
+from traces.readers import agentic, azure, mooncake
 from traces.source import Source
 from traces.trace import Trace
 
@@ -38,7 +38,11 @@ class Format:
 
 FORMATS: dict[str, Format] = {
     f.name: f
-    for f in (Format("azure", azure.read, azure.sniff, "Azure 2023 CSV: TIMESTAMP, ContextTokens, GeneratedTokens"),)
+    for f in (
+        Format("azure", azure.read, azure.sniff, "Azure 2023 CSV: TIMESTAMP, ContextTokens, GeneratedTokens"),
+        Format("mooncake", mooncake.read, mooncake.sniff, "Mooncake JSONL: 512-token prefix hash ids, ms stamps"),
+        Format("agentic", agentic.read, agentic.sniff, "coding-agent sessions, derived Parquet, closed loop"),
+    )
 }
 
 

@@ -7,35 +7,28 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traces.errors import nearest
+from traces.readers.columns import Table
 from traces.source import Source
 
 ZERO_OUTPUT = ("error", "drop", "one")
 
 
 def zero_outputs(
-    output: pl.Series,
-    mode: str,
-    source: Source,
-    *,
-    column: str,
-    rows: NDArray[np.int64] | None = None,
-    first_row: int = 1,
+    output: pl.Series, mode: str, where: Table | tuple[Source, NDArray[np.int64]]
 ) -> tuple[NDArray[np.bool_], pl.Series, str | None]:
     """Deal with requests that produced no token (failed, or only counted elsewhere).
 
     Args:
-        output: (n,) output tokens, 0 or more.
+        output: (n,) output tokens, 0 or more, named as their column.
         mode: ``error`` raises, ``drop`` leaves them out, ``one`` counts one token.
-        source: the file.
-        column: its column, for the error.
-        rows: (n,) position in the file of each row, if they were reordered.
-        first_row: row number of position 0.
+        where: for the error: the table, or the file and the (n,) row numbers.
 
     Returns:
         (n,) rows to keep, the output tokens, a line for the provenance or None.
     """
+    source = where.source if isinstance(where, Table) else where[0]
     if mode not in ZERO_OUTPUT:
-        expected = f"one of {', '.join(ZERO_OUTPUT)}{nearest(mode, ZERO_OUTPUT)}"
+        expected = f"one of {', '.join(ZERO_OUTPUT)}{nearest(str(mode), ZERO_OUTPUT)}"
         raise source.error(expected, column="zero_output", value=mode)
     zero = (output == 0).to_numpy()
     count = int(zero.sum())
@@ -43,17 +36,15 @@ def zero_outputs(
         return ~zero, output, None
     if mode == "error":
         at = int(np.argmax(zero))
-        row = int(at if rows is None else rows[at]) + first_row
-        raise source.error(
-            f"at least 1 output token ({count} requests have none); "
-            "the option zero_output=drop leaves them out, zero_output=one counts one token",
-            row=row,
-            column=column,
-            value=0,
+        expected = (
+            f"at least 1 output token ({count} requests have none); the option zero_output=drop leaves them out, "
+            "zero_output=one counts one token"
         )
+        row = at + where.first_row if isinstance(where, Table) else int(where[1][at])
+        raise source.error(expected, row=row, column=output.name, value=0)
     if mode == "drop":
         if zero.all():
-            raise source.error("a request with output", column=column, value=0)
+            raise source.error("a request with output", column=output.name, value=0)
         return ~zero, output, f"repair zero_output=drop: {count} requests without output left out"
     note = f"repair zero_output=one: {count} requests set to one token"
     return np.ones(zero.size, np.bool_), output.clip(lower_bound=1), note
