@@ -22,8 +22,8 @@ Parameters:
 
 Source: Kairos, "Towards Load-Aware Prefill Deflection" (2607.02043), Algorithm 1, Eq. 1-2; alpha 1.3, beta 1.0.
 Its code is not public; details follow an independent port. Where we differ: the engine takes one chunk cap a
-request, so we send the smallest chunk of the plan, where Kairos picks a chunk every step; Kairos leaves the choice of
-the decode worker open. ``printed=1 handover_aware=0 prefix_aware=0`` is the rule as printed.
+request, so we send the smallest full chunk of the plan, where Kairos picks a chunk every step; and Kairos leaves the
+choice of the decode worker open. ``printed=1 handover_aware=0 prefix_aware=0`` is the rule as printed.
 """
 
 from __future__ import annotations
@@ -50,45 +50,40 @@ SMALLEST_CHUNK = 128
 
 
 def largest_safe(worker: Any, remaining: int, done: int, limit_s: float) -> tuple[float, int]:
-    """LargestSafe for ``remaining`` tokens after ``done`` cached ones: (seconds, smallest chunk), (inf, 0) if unsafe.
+    """LargestSafe for ``remaining`` tokens after ``done`` cached ones: (seconds, chunk cap), (inf, 0) if unsafe.
 
-    A chunk size once unsafe stays so, as ``done`` grows; so each size's run of chunks has a closed form.
+    The cap is the smallest chunk but for the last. A full chunk once unsafe stays so, since ``done`` grows; so each
+    size's run of chunks has a closed form, until what remains could fit in one last chunk.
     """
     if not worker.floor_s <= limit_s:
         return np.inf, 0
     base = worker.c0_s + worker.c_seq_s * worker.streams + worker.c_kv_s * worker.decode_tokens
-    cap = chunk_budget(worker)
+    budget = chunk_budget(worker)
+    top = min(LARGEST_CHUNK, budget)
     size = LARGEST_CHUNK
     total_s = 0.0
-    chunk = 0
-    while remaining > 0 and size >= SMALLEST_CHUNK:
-        chunk = min(size, cap)
+    cap = top
+    while size >= SMALLEST_CHUNK:
+        if remaining <= top:
+            last = base + worker.c_kv_s * done + prefill_work_s(worker, float(remaining), float(done))
+            if last <= limit_s:
+                return total_s + max(float(worker.floor_s), last), cap
+        chunk = min(size, budget)
         alone = base + prefill_work_s(worker, float(chunk), 0.0)
         growth = worker.c_kv_s + worker.c_attn_s * chunk  # a step's time per token done
         room = limit_s - alone - growth * done
-        count = remaining // chunk
-        if count > 0 and room < 0.0:
+        if chunk >= remaining or room < 0.0:
             size //= 2
-            continue
-        if count > 0:
+        else:
+            cap = chunk
+            count = max(1, (remaining - top + chunk - 1) // chunk)
             if growth * chunk * (count - 1) > room:
                 count = int(room / (growth * chunk)) + 1
             linear = count * alone + growth * (count * float(done) + 0.5 * chunk * count * (count - 1.0))
             total_s += max(count * worker.floor_s, linear)
             done += count * chunk
             remaining -= count * chunk
-        if 0 < remaining < chunk:
-            last = base + worker.c_kv_s * done + prefill_work_s(worker, float(remaining), float(done))
-            if last <= limit_s:
-                total_s += max(worker.floor_s, last)
-                remaining = 0
-            else:
-                size //= 2
-        elif remaining > 0:
-            size //= 2
-    if remaining > 0:
-        return np.inf, 0
-    return total_s, chunk
+    return np.inf, 0
 
 
 def printed_path_s(worker: Any, new: int, cached: int) -> float:
