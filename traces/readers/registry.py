@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from traces.errors import TraceError, nearest
-from traces.readers import agentic, azure, mooncake
+from traces.readers import agentic, azure, canonical, mooncake, table
 from traces.source import Source
 from traces.trace import Trace
 
@@ -42,6 +42,8 @@ FORMATS: dict[str, Format] = {
         Format("azure", azure.read, azure.sniff, "Azure 2023 CSV: TIMESTAMP, ContextTokens, GeneratedTokens"),
         Format("mooncake", mooncake.read, mooncake.sniff, "Mooncake JSONL: 512-token prefix hash ids, ms stamps"),
         Format("agentic", agentic.read, agentic.sniff, "coding-agent sessions, derived Parquet, closed loop"),
+        Format("table", table.read, table.sniff, "any CSV or Parquet through a column map"),
+        Format("pdgym", canonical.read, canonical.sniff, "the project's own Parquet"),
     )
 }
 

@@ -1,0 +1,114 @@
+"""The project's own form of a trace: one Parquet file that reads back to an equal hash.
+
+The trace's columns as they are, one column ``chain`` (list of int32: the dense prefix ids of a request, each as the
+difference to the id before it in the file, which compresses to little), and the rest as file metadata under
+``pdgym.trace``.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from traces.readers.columns import parquet_table
+from traces.source import Source
+from traces.trace import Trace
+
+KEY = "pdgym.trace"
+VERSION = 1
+
+
+def write(trace: Trace, path: str | Path) -> None:
+    """Write a trace as canonical Parquet, atomically."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    head = {
+        "version": VERSION,
+        "name": trace.name,
+        "prefix_block_tokens": trace.prefix_block_tokens,
+        "replay": trace.replay,
+        "classes": list(trace.classes),
+        "provenance": list(trace.provenance),
+        "duration_s": trace.duration_s,
+        "sha256": trace.sha256,
+    }
+    frame = trace.frame
+    if trace.prefix_block_tokens:
+        frame = frame.with_columns(_pack(trace))
+    try:
+        frame.write_parquet(part, compression="zstd", compression_level=19, metadata={KEY: json.dumps(head)})
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def read(source: Source) -> Trace:
+    """Read canonical Parquet.
+
+    Raises:
+        TraceError: no canonical Parquet, a newer version, or content that does not have its recorded hash.
+    """
+    table = parquet_table(source)
+    head = _head(source)
+    frame, offsets, ids = table.frame, None, None
+    if "chain" in frame.columns:
+        if frame.schema["chain"] != pl.List(pl.Int32):
+            raise source.error("type List(Int32)", column="chain", value=str(frame.schema["chain"]))
+        chains = frame["chain"]
+        if chains.null_count():
+            raise source.error("a list on every row", column="chain", value="null")
+        offsets = np.zeros(frame.height + 1, np.int64)
+        np.cumsum(chains.list.len().to_numpy(), out=offsets[1:])
+        flat = chains.filter(chains.list.len() > 0).explode().fill_null(0).to_numpy()
+        ids = np.cumsum(flat.astype(np.int64))
+        frame = frame.drop("chain")
+    try:
+        trace = Trace.build(
+            str(head["name"]),
+            frame,
+            chain_offsets=offsets,
+            chain_ids=ids,
+            prefix_block_tokens=int(head["prefix_block_tokens"]),
+            replay=str(head["replay"]),
+            classes=[str(c) for c in head["classes"]],
+            provenance=[str(p) for p in head["provenance"]],
+            duration_s=float(head["duration_s"]),
+        )
+    except (KeyError, TypeError, OverflowError) as error:
+        raise source.error(f"complete metadata ({error})", column=KEY) from error
+    if trace.sha256 != head.get("sha256"):
+        raise source.error("the content that was written: its hash differs", column="sha256", value=trace.sha256)
+    return trace
+
+
+def _pack(trace: Trace) -> pl.Series:
+    delta = np.diff(trace.chain_ids, prepend=np.int32(0)).astype(np.int32)
+    row = np.repeat(np.arange(len(trace)), np.diff(trace.chain_offsets))
+    lists = pl.DataFrame({"row": row, "chain": delta}).group_by("row", maintain_order=True).agg("chain")
+    rows = pl.DataFrame({"row": np.arange(len(trace))}).join(lists, on="row", how="left", maintain_order="left")
+    return rows["chain"].fill_null(pl.Series([[]], dtype=pl.List(pl.Int32))).alias("chain")
+
+
+def _head(source: Source) -> dict[str, Any]:
+    try:
+        text = pl.read_parquet_metadata(io.BytesIO(source.data)).get(KEY)
+        head = json.loads(text) if text is not None else None
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, ValueError, RecursionError) as error:
+        raise source.error("sound metadata", column=KEY, value=str(error)) from error
+    if not isinstance(head, dict) or head.get("version") != VERSION:
+        found = head.get("version") if isinstance(head, dict) else None
+        expected = f"a trace written by this project, version {VERSION} (other tables: format=table)"
+        raise source.error(expected, column=KEY, value=found)
+    return head
+
+
+def sniff(name: str, head: bytes) -> bool:
+    """True for a Parquet file: the metadata are at its end, and reading says if they are not ours."""
+    return head.startswith(b"PAR1")

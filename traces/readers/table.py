@@ -1,0 +1,155 @@
+"""Any CSV or Parquet through a column map: ``columns={"prompt_tokens": "my_col"}``.
+
+Columns of the trace are looked for under their own names unless mapped; ``arrival_s``, ``prompt_tokens`` and
+``output_tokens`` must be there. Other columns of the file are ignored, and named in the provenance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import polars as pl
+
+from traces.check import BY_NAME, COLUMNS, MAX_TOKENS, Column
+from traces.errors import nearest
+from traces.readers.columns import Table, table
+from traces.readers.repair import zero_outputs
+from traces.readers.stamps import UNITS, Stamps, read_stamps
+from traces.source import Source
+from traces.trace import Trace
+
+_REQUIRED = ("arrival_s", "prompt_tokens", "output_tokens")
+
+
+def read(
+    source: Source,
+    *,
+    columns: Mapping[str, str] | None = None,
+    arrival_unit: str = "auto",
+    sort: bool = False,
+    zero_output: str = "error",
+    replay: str = "open",
+) -> Trace:
+    """Read a table.
+
+    Args:
+        source: a CSV with a header, or a Parquet file.
+        columns: trace column -> column of the file.
+        arrival_unit: unit of the arrivals, see :mod:`traces.readers.stamps`.
+        sort: repair stamps that are out of order by sorting, counted in the provenance.
+        zero_output: requests without output: ``error``, ``drop`` them, or count them as ``one`` token.
+        replay: replay mode; ``closed`` needs sessions with ``think_s``.
+
+    Raises:
+        TraceError: an unknown or missing column, a bad value, an implausible arrival unit.
+    """
+    if arrival_unit not in UNITS:
+        expected = f"one of {', '.join(UNITS)}{nearest(str(arrival_unit), UNITS)}"
+        raise source.error(expected, column="arrival_unit", value=arrival_unit)
+    data = table(source)
+    names = _names(data, dict(columns or {}))
+    stamps = read_stamps(data, names["arrival_s"], arrival_unit)
+    order = data.order(stamps.keys, names["arrival_s"], sort)
+    found = {
+        c: _column(data, BY_NAME[c], names[c]) for c in names if c not in ("arrival_s", "session", "output_tokens")
+    }
+    recorded = data.whole(names["output_tokens"], 0, MAX_TOKENS, "tokens")
+    keep, found["output_tokens"], zero_note = zero_outputs(recorded, zero_output, data)
+    if "session" in names:
+        found["session"] = _sessions(data, names["session"])
+    frame = pl.DataFrame(found).with_columns(pl.Series("arrival_s", stamps.arrival_s), row=pl.int_range(pl.len()))
+    if order.index is not None:
+        frame = frame[order.index]
+    kept = pl.Series(keep if order.index is None else keep[order.index])
+    if "session" in names:
+        if "turn" in names:
+            _check_turns(frame, data, names["turn"])
+        frame = _count_turns(frame.filter(kept))
+    else:
+        frame = frame.filter(kept)
+    used = set(names.values())
+    ignored = [c for c in data.frame.columns if c not in used]
+    notes = (
+        source.provenance,
+        f"columns {', '.join(f'{k}={v}' for k, v in sorted(names.items()))}",
+        f"columns ignored: {', '.join(ignored)}" if ignored else None,
+        stamps.note,
+        order.note,
+        zero_note,
+    )
+    return Trace.build(
+        source.stem,
+        frame.drop("row"),
+        replay=replay,
+        provenance=[note for note in notes if note],
+        duration_s=_duration(stamps, frame, replay),
+    )
+
+
+def _names(data: Table, given: dict[str, str]) -> dict[str, str]:
+    """Trace column -> column of the file."""
+    for column, name in given.items():
+        if column not in BY_NAME:
+            expected = f"a trace column{nearest(column, BY_NAME) or ' (' + ', '.join(BY_NAME) + ')'}"
+            raise data.source.error(expected, column=f"columns.{column}", value=name)
+        if not isinstance(name, str):
+            raise data.source.error("a column name", column=f"columns.{column}", value=name)
+        data.need([name])
+    names = {c.name: c.name for c in COLUMNS if c.name in data.frame.columns and c.name not in given} | given
+    for column in _REQUIRED:
+        if column not in names:
+            hint = nearest(column, data.frame.columns) or f" (found: {', '.join(data.frame.columns[:12])})"
+            raise data.source.error(
+                f"this column to be present, or mapped with columns.{column}=NAME{hint}", column=column
+            )
+    return names
+
+
+def _column(data: Table, column: Column, name: str) -> pl.Series:
+    if column.low is None or column.high is None:
+        values = data.text(name)
+        if not column.nullable and values.null_count():
+            raise data.error(column.meaning, int(np.argmax(values.is_null().to_numpy())), name)
+        return values
+    if column.dtype == pl.Int64:
+        return data.whole(name, int(column.low), int(column.high), column.meaning, null=column.nullable)
+    return data.number(name, column.low, column.high, column.meaning, null=column.nullable)
+
+
+def _sessions(data: Table, name: str) -> pl.Series:
+    """Session numbers by first appearance of their key; empty and -1 are none."""
+    key = data.text(name).str.strip_chars()
+    key = pl.select(pl.when(key.is_in(["", "-1"])).then(None).otherwise(key).alias("key")).to_series()
+    frame = pl.DataFrame({"key": key, "row": pl.int_range(key.len(), eager=True)})
+    first = frame.select(pl.when(pl.col("key").is_null()).then(-1).otherwise(pl.col("row").first().over("key")))
+    return first.to_series().cast(pl.Int64)
+
+
+def _check_turns(frame: pl.DataFrame, data: Table, name: str) -> None:
+    rows = frame.filter(pl.col("session") >= 0)
+    twice = rows.filter(~pl.struct("session", "turn").is_first_distinct())["row"]
+    if twice.len():
+        raise data.error("each turn of a session once", int(twice[0]), name)
+    gap = rows.filter(pl.col("turn") != pl.int_range(1, pl.len() + 1).over("session"))["row"]
+    if gap.len():
+        raise data.error("turns 1, 2, 3, ... of a session in order of arrival", int(gap[0]), name)
+
+
+def _count_turns(frame: pl.DataFrame) -> pl.DataFrame:
+    """Turns counted from 1 by arrival: where the file has none, or a repair dropped some."""
+    count = pl.int_range(1, pl.len() + 1).over("session")
+    frame = frame.with_columns(turn=pl.when(pl.col("session") >= 0).then(count).otherwise(1))
+    if "think_s" in frame.columns:  # loggers write 0 on a first turn, where there is nothing to think about
+        frame = frame.with_columns(think_s=pl.when(pl.col("turn") == 1).then(None).otherwise(pl.col("think_s")))
+    return frame
+
+
+def _duration(stamps: Stamps, frame: pl.DataFrame, replay: str) -> float:
+    return float(stamps.arrival_s.max()) if replay == "open" else 0.0
+
+
+def sniff(name: str, head: bytes) -> bool:
+    """True if the header has the three columns that a trace needs, under their own names."""
+    first = head.split(b"\n", 1)[0].decode("utf-8", "replace").lstrip("\ufeff")
+    return set(_REQUIRED) <= {field.strip().strip('"') for field in first.split(",")}
