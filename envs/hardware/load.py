@@ -59,6 +59,7 @@ LINK = Record(
         "base_s": Number("seconds", high=10.0),
         "per_block_s": Number("seconds per KV block", high=0.1),
         "bandwidth_bytes_per_s": Number("bytes per second", low=1e6, high=1e13),
+        "gpus": Count("GPUs"),
         "source": Free(required=("kind", "name")),
     }
 )
@@ -102,8 +103,12 @@ def load_profile(name_or_path: str | Path) -> Profile:
     )
 
 
-def load_handover(name_or_path: str | Path) -> HandoverLaw:
+def load_handover(name_or_path: str | Path, gpus: int | None = None) -> HandoverLaw:
     """A link's handover law by name (``nvlink``, ``rdma``, ``tcp``), or from a YAML file.
+
+    Args:
+        name_or_path: a name of :func:`handover_names`, or the path of a YAML file.
+        gpus: GPUs of the workers it joins, to which its bandwidth is scaled; None: as measured.
 
     Raises:
         ProfileError: as for :func:`load_profile`.
@@ -112,7 +117,8 @@ def load_handover(name_or_path: str | Path) -> HandoverLaw:
     data = read_record(path, read_yaml(path), LINK)
     _check_name(path, data)
     KINDS.read(path, "source.kind", data["source"]["kind"])
-    return HandoverLaw(**data)
+    law = HandoverLaw(**data)
+    return law if gpus is None else law.for_gpus(gpus)
 
 
 def _check_name(path: Path, data: Mapping[str, Any]) -> None:

@@ -53,7 +53,8 @@ class HandoverLaw:
 
     ``dispatch_s`` is paid on every hop of a request to a worker; ``connect_s`` on the first use of a (prefill,
     decode) pair; ``base_s`` and ``per_block_s`` (a KV block of the decode worker) before bytes flow; the bytes
-    then share ``bandwidth_bytes_per_s`` of each worker's link with the other active flows.
+    then share ``bandwidth_bytes_per_s`` of each worker's link with the other active flows. ``gpus``: GPUs of a
+    worker with this bandwidth where each GPU brings a port of its own; 0 where the link belongs to the machine.
     """
 
     name: str
@@ -63,6 +64,18 @@ class HandoverLaw:
     per_block_s: float
     bandwidth_bytes_per_s: float
     source: Mapping[str, Any] = field(default_factory=dict)
+    gpus: int = 0
+
+    def for_gpus(self, gpus: int) -> HandoverLaw:
+        """The law between workers of ``gpus`` GPUs: ports add up where each GPU has its own."""
+        if self.gpus == 0 or gpus == self.gpus:
+            return self
+        return replace(self, bandwidth_bytes_per_s=self.bandwidth_bytes_per_s * gpus / self.gpus, gpus=gpus)
+
+    def seconds(self, kv_bytes: float, blocks: int, first_use: bool = False) -> float:
+        """Time of one undisturbed pull of ``kv_bytes`` into ``blocks`` KV blocks, dispatch included."""
+        fixed = self.dispatch_s + self.base_s + (self.connect_s if first_use else 0.0) + self.per_block_s * blocks
+        return fixed + kv_bytes / self.bandwidth_bytes_per_s
 
 
 @dataclass(frozen=True, slots=True)

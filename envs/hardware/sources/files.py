@@ -1,0 +1,108 @@
+"""Read measurement files and check what every adapter relies on: columns, numbers, duplicates, hashes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from envs.hardware.errors import MeasurementError, nearest
+
+CONTRADICTION = 1.5
+"""Two measurements of one point that differ by more than this factor contradict each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where measurements were published."""
+
+    name: str
+    repository: str
+    commit: str
+    licence: str
+    attribution: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A measurement file as read: ``relative`` is its path below the data folder."""
+
+    relative: str
+    sha256: str
+    frame: pl.DataFrame
+
+    def error(self, message: str) -> MeasurementError:
+        """A MeasurementError about this file."""
+        return MeasurementError(f"{self.relative}: {message}")
+
+
+def read_table(data_dir: Path, relative: str, columns: Mapping[str, pl.DataType | type[pl.DataType]]) -> Table:
+    """Read a Parquet or (gzipped) CSV file below ``data_dir`` and keep ``columns``, cast to the given types.
+
+    Raises:
+        MeasurementError: no such file, a missing column, a value of the wrong type.
+    """
+    path = data_dir / relative
+    if not path.is_file():
+        raise MeasurementError(
+            f"measurement file {relative}: not found in the data folder {data_dir} "
+            f"(set data_dir=DIR or $PDGYM_DATA to a folder that holds measurements/)"
+        )
+    data = path.read_bytes()
+    try:
+        frame = pl.read_parquet(data) if path.suffix == ".parquet" else pl.read_csv(data, infer_schema=False)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise MeasurementError(f"{relative}: cannot be read: {' '.join(str(error).split())}") from error
+    for column in columns:
+        if column not in frame.columns:
+            raise MeasurementError(
+                f"{relative}: column {column!r} is missing{nearest(column, frame.columns)}: "
+                f"the file has {', '.join(frame.columns)}"
+            )
+    try:
+        frame = frame.select(pl.col(name).cast(kind) for name, kind in columns.items())
+    except pl.exceptions.PolarsError as error:
+        raise MeasurementError(f"{relative}: {str(error).splitlines()[0]}") from error
+    return Table(relative, hashlib.sha256(data).hexdigest(), frame)
+
+
+def check_times(table: Table, column: str) -> None:
+    """Every value of ``column`` must be a finite time above zero.
+
+    Raises:
+        MeasurementError: names row and value.
+    """
+    if table.frame.is_empty():
+        raise table.error("no rows")
+    values = table.frame[column]
+    bad = table.frame.with_row_index("row").filter(
+        values.is_null() | ~values.is_finite().fill_null(False) | (values <= 0.0)
+    )
+    if bad.height:
+        raise table.error(
+            f"row {bad['row'][0] + 1}: {column} = {bad[column][0]}: expected a finite time above 0"
+            f" ({bad.height} such rows)"
+        )
+
+
+def merge_repeats(table: Table, keys: Sequence[str], value: str) -> Table:
+    """One row for each ``keys``: the median of its repeats.
+
+    Raises:
+        MeasurementError: repeats of one point that differ by more than the factor CONTRADICTION.
+    """
+    grouped = table.frame.group_by(keys, maintain_order=True).agg(
+        pl.col(value).median(), low=pl.col(value).min(), high=pl.col(value).max()
+    )
+    bad = grouped.filter(pl.col("high") > CONTRADICTION * pl.col("low"))
+    if bad.height:
+        row = bad.row(0, named=True)
+        point = ", ".join(f"{key}={row[key]}" for key in keys)
+        raise table.error(
+            f"contradictory duplicates: {value} from {row['low']:g} to {row['high']:g} at {point}: "
+            f"expected repeats within a factor {CONTRADICTION:g} ({bad.height} such points)"
+        )
+    return Table(table.relative, table.sha256, grouped.select(*keys, value))

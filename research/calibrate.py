@@ -1,0 +1,273 @@
+"""``python -m research.calibrate``: make hardware profiles from measurements, and show what they say.
+
+``action=fit`` reads public measurements from the data folder and writes a profile (or a link) with its source, fit
+range, errors by region, held-out error and covariance. ``action=show`` prints a profile's law, errors, KV capacity and
+what a handover of its KV cache costs over each link.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from research.cli import run_command
+from research.errors import ResearchError, nearest
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+    from rich.table import Table
+
+    from envs.hardware.fit import StepFit
+    from envs.hardware.profile import HandoverLaw, Profile
+
+ACTIONS = ("show", "fit")
+EXAMPLE_TOKENS = 4096
+EXAMPLE_BYTES_PER_S = (100e9, 10e9)
+TERMS = (
+    ("floor_s", "least step", 1e3, "ms"),
+    ("c0_s", "constant", 1e3, "ms"),
+    ("c_tok_s", "a new token", 1e6, "us"),
+    ("c_attn_s", "a new token attending to 1,000 tokens", 1e9, "us"),
+    ("c_seq_s", "a decoding sequence", 1e6, "us"),
+    ("c_kv_s", "1,000 KV tokens attended", 1e9, "us"),
+)
+
+
+def run(config: DictConfig) -> int:
+    """Carry out one calibrate command; results go to ``out``."""
+    action = str(config.action)
+    if action not in ACTIONS:
+        raise ResearchError(f"action={action}: expected one of {', '.join(ACTIONS)}{nearest(action, ACTIONS)}")
+    summary = _fit(config) if action == "fit" else _show(config)
+    out = _out(config)
+    _write(out / "summary.json", json.dumps(summary, indent=2) + "\n")
+    print(f"results: {out}")
+    if action == "fit":
+        file = out / f"{summary['name']}.yaml"
+        key = "profile" if "step_ms" in summary else "link"
+        print(f"next: python -m research.compare hardware.{key}={file}")
+    else:
+        profile = summary["profile"]["name"]
+        print(f"next: python -m research.compare hardware.profile={profile}   (or action=fit profile={profile})")
+    return 0
+
+
+def _fit(config: DictConfig) -> dict[str, Any]:
+    from envs.hardware.links import build_link
+    from envs.hardware.recipe import build
+    from envs.hardware.write import to_yaml
+    from traces.catalog import default_data_dir
+
+    if (config.profile is None) == (config.link is None):
+        raise ResearchError("action=fit: expected profile=NAME or link=NAME (one of them)")
+    data_dir = Path(config.data_dir).expanduser() if config.data_dir is not None else default_data_dir()
+    bound, force, out = config.bound_percent, config.force, _out(config)
+    if isinstance(bound, bool) or not isinstance(bound, int | float) or not bound > 0:
+        raise ResearchError(f"bound_percent={bound}: expected percent, a number above 0")
+    if not isinstance(force, bool):
+        raise ResearchError(f"force={force}: expected true or false")
+    if config.link is not None:
+        record = build_link(str(config.link), data_dir)
+        command = f"python -m research.calibrate action=fit link={record['name']}"
+        _write(out / f"{record['name']}.yaml", to_yaml(record, command))
+        _print_link(record)
+        return record
+    built = build(str(config.profile), data_dir, float(bound), force)
+    name = built.record["name"]
+    _write(out / f"{name}.yaml", to_yaml(built.record, f"python -m research.calibrate action=fit profile={name}"))
+    _write(out / "residuals.csv", _residuals(built.fit))
+    _print_profile(built.record)
+    _print_worst(built.fit)
+    return _fit_summary(built.record)
+
+
+def _show(config: DictConfig) -> dict[str, Any]:
+    from envs.hardware.load import handover_names, load_handover, load_profile, profile_names
+
+    if config.profile is None:
+        raise ResearchError(f"action=show: expected profile=NAME, one of {', '.join(profile_names())}")
+    profile = load_profile(str(config.profile))
+    names = [str(config.link)] if config.link is not None else handover_names()
+    links = [load_handover(name, gpus=profile.gpus) for name in names]
+    record = {
+        "name": profile.name,
+        "step": {key: getattr(profile.step, key) for key, *_ in TERMS},
+        "kv": {"bytes_per_token": int(profile.kv.bytes_per_token), "capacity_tokens": profile.kv.capacity_tokens},
+        "source": dict(profile.source),
+        "fit": dict(profile.fit),
+    }
+    _print_profile(record)
+    return {
+        "profile": _fit_summary(record),
+        "transfer": _transfer(profile),
+        "handovers": [_handover(profile, link) for link in links],
+    }
+
+
+def _fit_summary(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What was printed about a profile, units in the keys."""
+    step, fit = record["step"], record["fit"]
+    return {
+        "name": record["name"],
+        "step_ms": {key.removesuffix("_s") + "_ms": value * 1e3 for key, value in step.items()},
+        "kv_bytes_per_token": record["kv"]["bytes_per_token"],
+        "kv_capacity_tokens": record["kv"]["capacity_tokens"],
+        "source": {key: value for key, value in record["source"].items() if key != "files"},
+        "range": fit.get("range", {}),
+        "errors_percent": fit.get("errors_percent", {}),
+        "phases_alone_percent": fit.get("phases_alone_percent", {}),
+    }
+
+
+def _transfer(profile: Profile) -> dict[str, Any]:
+    """The worked example: the KV cache of a 4K prompt over 100 GB/s and 10 GB/s."""
+    kv_bytes = profile.kv.bytes_per_token * EXAMPLE_TOKENS
+    print(f"\nKV cache of {EXAMPLE_TOKENS} tokens: {EXAMPLE_TOKENS} x {profile.kv.bytes_per_token:,.0f} bytes", end="")
+    print(f" = {kv_bytes / 1e6:,.0f} MB; bytes over bandwidth alone:")
+    rows = []
+    for rate in EXAMPLE_BYTES_PER_S:
+        exact_ms, round_ms = kv_bytes / rate * 1e3, 500e6 / rate * 1e3
+        rows.append({"gb_per_s": rate / 1e9, "transfer_ms": exact_ms, "transfer_500mb_ms": round_ms})
+        print(f"  at {rate / 1e9:>4g} GB/s: {exact_ms:6.1f} ms   (a round 500 MB: {round_ms:.0f} ms)")
+    return {"tokens": EXAMPLE_TOKENS, "kv_bytes": kv_bytes, "rates": rows}
+
+
+def _handover(profile: Profile, link: HandoverLaw) -> dict[str, Any]:
+    kv_bytes, blocks = profile.kv.bytes_per_token * EXAMPLE_TOKENS, -(-EXAMPLE_TOKENS // profile.kv.block_tokens)
+    row = {
+        "link": link.name,
+        "kind": link.source["kind"],
+        "bandwidth_gb_per_s": link.bandwidth_bytes_per_s / 1e9,
+        "dispatch_ms": link.dispatch_s * 1e3,
+        "base_ms": link.base_s * 1e3,
+        "blocks_ms": link.per_block_s * blocks * 1e3,
+        "bytes_ms": kv_bytes / link.bandwidth_bytes_per_s * 1e3,
+        "total_ms": link.seconds(kv_bytes, blocks) * 1e3,
+        "first_use_ms": link.connect_s * 1e3,
+    }
+    print(
+        f"  {link.name:<15} {row['bandwidth_gb_per_s']:7.1f} GB/s ({row['kind']}): {row['total_ms']:6.1f} ms = "
+        f"dispatch {row['dispatch_ms']:.1f} + base {row['base_ms']:.2f} + blocks {row['blocks_ms']:.1f} + "
+        f"bytes {row['bytes_ms']:.1f}; + {row['first_use_ms']:.0f} on a pair's first use"
+    )
+    return row
+
+
+def _print_profile(record: Mapping[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    step, kv, source, fit = record["step"], record["kv"], record["source"], record["fit"]
+    print(f"{record['name']}: {source['kind']}, {source['name']}")
+    for key in ("repository", "commit", "licence", "method"):
+        if key in source:
+            print(f"  {key}: {source[key]}")
+    print("\nstep = max(least step, the sum of:")
+    for key, meaning, scale, unit in TERMS:
+        print(f"  {meaning:<40} {step[key] * scale:10.4g} {unit}")
+    print(f"\nKV: {kv['bytes_per_token']:,} bytes a token, {kv['capacity_tokens']:,} tokens fit")
+    if "kv" in source:
+        print(f"  {source['kv']}")
+    for name, (low, high) in fit.get("range", {}).items():
+        print(f"  fitted {name.replace('_', ' ')}: {low:,} to {high:,}")
+    if "errors_percent" in fit:
+        console = Console(file=sys.stdout, width=110)
+        console.print(_error_table(Table(title="relative error of the law, percent"), fit["errors_percent"]))
+        alone = ", ".join(
+            f"{kind} {row['mape']} % with a constant of {row['constant_s'] * 1e3:.3g} ms"
+            for kind, row in fit["phases_alone_percent"].items()
+        )
+        print(f"a law for each phase alone would reach: {alone}")
+
+
+def _error_table(table: Table, errors: Mapping[str, Mapping[str, Any]]) -> Table:
+    columns = {
+        "points": "points",
+        "mape": "mean",
+        "median": "median",
+        "max": "max",
+        "bias": "bias",
+        "held_out_mape": "held out",
+        "held_out_max": "its max",
+        "matrix_floor_mape": "floor under matrices only",
+    }
+    table.add_column("steps")
+    for title in columns.values():
+        table.add_column(title, justify="right")
+    for region, row in errors.items():
+        table.add_row(region, *(f"{row[key]:g}" for key in columns))
+    return table
+
+
+def _print_worst(fit: StepFit) -> None:
+    from envs.hardware.fit import predict_s
+
+    predicted = predict_s(fit.law, fit.points)
+    ranked = sorted(zip(fit.points, predicted, strict=True), key=lambda pair: -abs(pair[1] / pair[0].time_s - 1.0))
+    print("\nworst steps (all in residuals.csv):")
+    for point, seconds in ranked[:5]:
+        print(
+            f"  {point.kind:<8} {point.new:>5} new, {point.seqs:>3} decodes over {point.kv:>7} tokens: "
+            f"{point.time_s * 1e3:8.2f} ms, law {seconds * 1e3:8.2f} ms ({(seconds / point.time_s - 1) * 100:+.1f} %)"
+        )
+
+
+def _print_link(record: Mapping[str, Any]) -> None:
+    print(f"{record['name']}: {record['source']['kind']}, {record['source']['name']}")
+    for term, reason in record["source"]["terms"].items():
+        print(f"  {term:<22} {record[term]:<12.4g} {reason}")
+    fit = record["source"].get("fit")
+    if fit:
+        print(
+            f"  fit: {fit['points']} points, mean error {fit['mape_percent']} %, max {fit['max_percent']} %, ", end=""
+        )
+        print(f"held out {fit['held_out_mape_percent']} %")
+
+
+def _residuals(fit: StepFit) -> str:
+    from envs.hardware.fit import predict_s
+
+    lines = ["kind,new_tokens,attention_tokens2,sequences,kv_tokens,time_ms,law_ms,error_percent"]
+    for point, seconds in zip(fit.points, predict_s(fit.law, fit.points), strict=True):
+        values = (point.kind, point.new, f"{point.attention:.0f}", point.seqs, point.kv)
+        error = (seconds / point.time_s - 1.0) * 100.0
+        times = (f"{point.time_s * 1e3:.5g}", f"{seconds * 1e3:.5g}", f"{error:.2f}")
+        lines.append(",".join(str(value) for value in (*values, *times)))
+    return "\n".join(lines) + "\n"
+
+
+def _out(config: DictConfig) -> Path:
+    if config.out is not None:
+        return Path(config.out).expanduser().absolute()
+    name = Path(str(config.profile if config.profile is not None else config.link)).stem
+    return Path("results").absolute() / f"calibrate-{config.action}-{name}"
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ResearchError(f"out={path.parent}: cannot be written: {error}") from None
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit code."""
+    return run_command(
+        "calibrate",
+        run,
+        summary=__doc__ or "",
+        examples=(
+            "action=show profile=llama-3.1-70b-fp8-h100-tp4",
+            "action=fit profile=llama-3.1-8b-bf16-a100-tp1 out=DIR",
+            "action=fit link=rdma out=DIR",
+        ),
+        argv=argv,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
