@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from policies.contract import LOCAL, Action, better, reject, route, rule, tie_hash
-from policies.pools import decode_pool, decode_rank, prefill_pool, prefill_rank
+from policies.pools import decode_rank, pools, prefill_rank
 from policies.predict import (
     chunk_budget,
     first_step_s,
@@ -117,8 +117,7 @@ def decide(request: Any, view: Any, params: Any, memory: Any, seed: int) -> Acti
     """Deflect to the decode worker of least TTFT_d if it may; else the best prefill worker."""
     n = len(view)
     prompt = request.prompt_tokens
-    p_pool = prefill_pool(view)
-    d_pool = decode_pool(view)
+    p_pool, d_pool = pools(view)
     aware = params.prefix_aware != 0.0
 
     dest, dest_hash, dest_s = -1, 0, np.inf

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from policies.contract import LOCAL, better, tie_hash
-from policies.pools import decode_pool, decode_rank, prefill_pool, prefill_rank
+from policies.pools import decode_rank, pools, prefill_rank
 from policies.predict import (
     first_step_s,
     handover_time_s,
@@ -31,8 +31,7 @@ def best_route(request: Any, view: Any, kappa: float, mu: float, seed: int) -> t
     """
     n = len(view)
     prompt = request.prompt_tokens
-    p_pool = prefill_pool(view)
-    d_pool = decode_pool(view)
+    p_pool, d_pool = pools(view)
 
     first, first_hash, first_s = -1, 0, np.inf
     second, second_hash, second_s = -1, 0, np.inf
@@ -47,35 +46,44 @@ def best_route(request: Any, view: Any, kappa: float, mu: float, seed: int) -> t
                 first, first_hash, first_s = i, h, done
             elif better(done, h, second_s, second_hash):
                 second, second_hash, second_s = i, h, done
-            least_bytes = min(least_bytes, w.kv_bytes_per_token)
-            most_bytes = max(most_bytes, w.kv_bytes_per_token)
-            least_link = min(least_link, w.link_bytes_per_s)
-            most_link = max(most_link, w.link_bytes_per_s)
+            if w.kv_bytes_per_token < least_bytes:
+                least_bytes = w.kv_bytes_per_token
+            if w.kv_bytes_per_token > most_bytes:
+                most_bytes = w.kv_bytes_per_token
+            if w.link_bytes_per_s < least_link:
+                least_link = w.link_bytes_per_s
+            if w.link_bytes_per_s > most_link:
+                most_link = w.link_bytes_per_s
 
     best_p, best_d, best_hash, best_score = -1, -1, 0, np.inf
     for j in range(n):
         d = view[j]
         if decode_rank(d) == d_pool:
             h = tie_hash(seed, request.id, d.id)
-            spread = mu * joined_step_s(d, float(prompt)) if mu != 0.0 else 0.0
+            step = joined_step_s(d, prompt)
+            spread = mu * step
             if d.can_prefill != 0:
                 score = ttft_local_s(d, prompt) + spread + kappa * harm_s(d, prompt) / 64.0
                 if better(score, h, best_score, best_hash):
                     best_p, best_d, best_hash, best_score = LOCAL, d.id, h, score
-            moved = float(max(0, prompt - d.cached_tokens))
+            moved = prompt - d.cached_tokens
+            if moved < 0:
+                moved = 0
             p, done = first, first_s
             if first == j:
                 p, done = second, second_s
             if p >= 0 and (least_bytes != most_bytes or (least_link != most_link and least_link < d.link_bytes_per_s)):
                 p, done = _first_arrival(request, view, p_pool, j, moved, seed)
             if p >= 0:
-                score = done + handover_time_s(view[p], d, moved) + first_step_s(d, float(prompt)) + spread
+                if d.prefill_tokens != 0:
+                    step = first_step_s(d, prompt)
+                score = done + handover_time_s(view[p], d, moved) + step + spread
                 if better(score, h, best_score, best_hash):
                     best_p, best_d, best_hash, best_score = view[p].id, d.id, h, score
     return best_p, best_d
 
 
-def _first_arrival(request: Any, view: Any, p_pool: int, j: int, moved: float, seed: int) -> tuple[int, float]:
+def _first_arrival(request: Any, view: Any, p_pool: int, j: int, moved: int, seed: int) -> tuple[int, float]:
     """(position, done) of the prefill worker whose KV would be first on worker ``j``, itself left out."""
     best, best_hash, best_score, best_done = -1, 0, np.inf, np.inf
     for i in range(len(view)):

@@ -22,10 +22,9 @@ import numpy as np
 
 from policies.contract import LOCAL, Action, better, reject, route, rule, tie_hash
 from policies.pools import (
-    decode_pool,
     decode_rank,
     least_decode_requests,
-    prefill_pool,
+    pools,
     prefill_rank,
     requests_here,
 )
@@ -46,8 +45,7 @@ from policies.predict import new_tokens
 )
 def decide(request: Any, view: Any, params: Any, memory: Any, seed: int) -> Action:
     """Prefill where the product is least."""
-    p_pool = prefill_pool(view)
-    d_pool = decode_pool(view)
+    p_pool, d_pool = pools(view)
     d = least_decode_requests(request, view, seed)
     best, best_hash, best_score, alone = -1, 0, np.inf, False
     for i in range(len(view)):

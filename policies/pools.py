@@ -29,6 +29,18 @@ def decode_rank(worker: Any) -> int:
     return 1 if worker.role == PREFILL else 2
 
 
+def pools(view: Any) -> tuple[int, int]:
+    """(:func:`prefill_pool`, :func:`decode_pool`) in one pass."""
+    p_rank, d_rank = 0, 0
+    for i in range(len(view)):
+        w = view[i]
+        if w.can_prefill != 0:
+            p_rank = 1 if w.role == DECODE and p_rank < 2 else 2
+        if w.can_decode != 0:
+            d_rank = 1 if w.role == PREFILL and d_rank < 2 else 2
+    return p_rank if p_rank > 0 else 3, d_rank if d_rank > 0 else 3
+
+
 def prefill_pool(view: Any) -> int:
     """The rank that makes up the prefill pool of this view; 3 (nobody's rank) if no worker can prefill."""
     rank = 0

@@ -23,12 +23,14 @@ def step_s(worker: Any, new: float, attn: float, seqs: float, kv: float) -> floa
     linear: float = (
         worker.c0_s + worker.c_tok_s * new + worker.c_attn_s * attn + worker.c_seq_s * seqs + worker.c_kv_s * kv
     )
-    return max(float(worker.floor_s), linear)
+    floor: float = worker.floor_s
+    return linear if linear > floor else floor
 
 
 def new_tokens(worker: Any, prompt_tokens: int) -> int:
     """Prompt tokens that this worker would compute: ``max(1, prompt - cached)``; one is always computed."""
-    return max(1, prompt_tokens - int(worker.cached_tokens))
+    new: int = prompt_tokens - worker.cached_tokens
+    return new if new > 1 else 1
 
 
 def prefill_work_s(worker: Any, new: float, cached: float) -> float:
@@ -36,7 +38,8 @@ def prefill_work_s(worker: Any, new: float, cached: float) -> float:
 
     The attention term is exact for every way of cutting the prompt into chunks.
     """
-    return float(worker.c_tok_s * new + worker.c_attn_s * (new * (cached + 0.5 * new)))
+    work: float = worker.c_tok_s * new + worker.c_attn_s * (new * (cached + 0.5 * new))
+    return work
 
 
 def queued_work_s(worker: Any) -> float:
@@ -45,13 +48,17 @@ def queued_work_s(worker: Any) -> float:
     ``c_tok*t + c_attn*t*t/(2*q)``: with equal lengths ``t/q`` each has attention ``(t/q)**2 / 2``; the cached
     context of each is not known and counts as 0.
     """
-    t = float(worker.prefill_tokens)
-    return float(worker.c_tok_s * t + worker.c_attn_s * (0.5 * t * t / max(1, worker.prefill_requests)))
+    t = worker.prefill_tokens
+    if t == 0:
+        return 0.0
+    work: float = worker.c_tok_s * t + worker.c_attn_s * (0.5 * t * t / max(1, worker.prefill_requests))
+    return work
 
 
 def chunk_budget(worker: Any) -> int:
     """Prefill tokens that one step has room for: ``max(1, max_batched_tokens - streams)``."""
-    return max(1, int(worker.max_batched_tokens - worker.streams))
+    room: int = worker.max_batched_tokens - worker.streams
+    return room if room > 1 else 1
 
 
 def prefill_done_s(worker: Any, new: int, cached: int) -> float:
@@ -67,8 +74,9 @@ def prefill_done_s(worker: Any, new: int, cached: int) -> float:
     budget = chunk_budget(worker)
     steps = (worker.prefill_tokens + new + budget - 1) // budget
     base = worker.c0_s + worker.c_seq_s * worker.streams + worker.c_kv_s * worker.decode_tokens
-    linear: float = steps * base + queued_work_s(worker) + prefill_work_s(worker, float(new), float(cached))
-    return max(float(steps * worker.floor_s), linear)
+    linear: float = steps * base + queued_work_s(worker) + prefill_work_s(worker, new, cached)
+    floor: float = steps * worker.floor_s
+    return linear if linear > floor else floor
 
 
 def handover_time_s(prefill: Any, decode: Any, tokens: float) -> float:
@@ -77,7 +85,8 @@ def handover_time_s(prefill: Any, decode: Any, tokens: float) -> float:
     ``handover_s of decode + tokens * kv_bytes_per_token(prefill) / min(link of prefill, link of decode)``.
     """
     link = min(prefill.link_bytes_per_s, decode.link_bytes_per_s)
-    return float(decode.handover_s + tokens * prefill.kv_bytes_per_token / link)
+    total: float = decode.handover_s + tokens * prefill.kv_bytes_per_token / link
+    return total
 
 
 def joined_kv_tokens(worker: Any, prompt_tokens: float) -> float:
@@ -87,7 +96,8 @@ def joined_kv_tokens(worker: Any, prompt_tokens: float) -> float:
     and this request's prompt: ``decode_tokens + prompt + (decode_requests - streams) * mean``.
     """
     mean = (worker.decode_tokens + prompt_tokens) / (worker.streams + 1)
-    return float(worker.decode_tokens + prompt_tokens + (worker.decode_requests - worker.streams) * mean)
+    kv: float = worker.decode_tokens + prompt_tokens + (worker.decode_requests - worker.streams) * mean
+    return kv
 
 
 def joined_step_s(worker: Any, prompt_tokens: float) -> float:
@@ -101,6 +111,8 @@ def first_step_s(worker: Any, prompt_tokens: float) -> float:
     As :func:`joined_step_s`, with a chunk of the worker's own pending prefills in it, if it has any:
     ``chunk = min(pending tokens, budget)``, attention ``chunk * mean length / 2``.
     """
+    if worker.prefill_tokens == 0:
+        return joined_step_s(worker, prompt_tokens)
     chunk = float(min(worker.prefill_tokens, chunk_budget(worker)))
     mean = worker.prefill_tokens / max(1, worker.prefill_requests)
     kv = joined_kv_tokens(worker, prompt_tokens)
@@ -121,5 +133,7 @@ def ttft_remote_s(prefill: Any, decode: Any, prompt_tokens: int) -> float:
 
 def harm_s(worker: Any, prompt_tokens: int) -> float:
     """Delay that a local prefill spreads over the streams of a worker: its work times ``streams``."""
-    new = new_tokens(worker, prompt_tokens)
-    return prefill_work_s(worker, float(new), float(worker.cached_tokens)) * float(worker.streams)
+    if worker.streams == 0:
+        return 0.0
+    harm: float = worker.streams * prefill_work_s(worker, new_tokens(worker, prompt_tokens), worker.cached_tokens)
+    return harm

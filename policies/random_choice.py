@@ -18,14 +18,13 @@ from __future__ import annotations
 from typing import Any
 
 from policies.contract import LOCAL, Action, reject, route, rule, tie_hash
-from policies.pools import decode_pool, decode_rank, prefill_pool, prefill_rank
+from policies.pools import decode_rank, pools, prefill_rank
 
 
 @rule(name="random", reasons=("remote", "local", "no worker can serve it"))
 def decide(request: Any, view: Any, params: Any, memory: Any, seed: int) -> Action:
     """Route to a random worker of each pool."""
-    p_pool = prefill_pool(view)
-    d_pool = decode_pool(view)
+    p_pool, d_pool = pools(view)
     p, d, p_hash, d_hash = -1, -1, 0, 0
     for i in range(len(view)):
         w = view[i]

@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Any
 
 from policies.contract import LOCAL, Action, reject, route, rule
-from policies.pools import decode_pool, decode_rank, prefill_pool, prefill_rank
+from policies.pools import decode_rank, pools, prefill_rank
 
 
 @rule(
@@ -28,8 +28,7 @@ from policies.pools import decode_pool, decode_rank, prefill_pool, prefill_rank
 )
 def decide(request: Any, view: Any, params: Any, memory: Any, seed: int) -> Action:
     """Route to the next worker of each pool."""
-    p_pool = prefill_pool(view)
-    d_pool = decode_pool(view)
+    p_pool, d_pool = pools(view)
     p_first, p_next, d_first, d_next = -1, -1, -1, -1
     for i in range(len(view)):
         w = view[i]
