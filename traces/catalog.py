@@ -60,6 +60,21 @@ ENTRIES: dict[str, Entry] = {
     e.name: e
     for e in (
         Entry(
+            name="default",
+            format="pdgym",
+            files=("data/default.parquet",),
+            source="traces/default.py of this project, from the numbers in traces/data/default_fit.yaml",
+            licence="Apache-2.0",
+            citation="fitted on Azure conversation 2023 (Splitwise, ISCA 2024) and Mooncake conversation (FAST 2025)",
+            sha256={},
+            oddities=(
+                "synthetic; closed loop",
+                "think times are a tenth of their source's, and the rate has no slow swings",
+            ),
+            cuts_s=None,
+            shipped=True,
+        ),
+        Entry(
             name="azure_conv",
             format="azure",
             files=(
@@ -216,6 +231,8 @@ def find_file(entry: Entry, data_dir: str | Path | None = None) -> Path:
 def _load_entry(entry: Entry, data_dir: str | Path | None, options: Mapping[str, object]) -> Trace:
     source = read_source(find_file(entry, data_dir))
     trace = read_with(source, get_format(entry.format), {**entry.options, **options})
+    if entry.shipped:
+        return trace.named(entry.name)
     known = entry.sha256.get(source.path.name)
     state = "verified" if known == source.sha256 else "unverified: not the bytes the catalogue knows"
     return trace.named(entry.name, f"{entry.source}; {entry.licence}; {state}")
