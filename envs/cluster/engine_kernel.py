@@ -110,6 +110,7 @@ def _fail_the_stuck(s: Any) -> None:
     """No event is left: mixed workers wait for each other's pinned blocks. What is open FAILED."""
     for r in range(len(s.req)):
         if s.out[r].status == PENDING and s.out[r].arrival_ps >= 0:
+            s.out[r].emitted_tokens = s.req[r].emitted
             _end_badly(s, r, FAILED, 0)
 
 

@@ -67,6 +67,8 @@ class _Simulation(Engine):
             self.bound(r, int(self.bind(*view, self.params, memory, seed)))
             return
         action = self.decide(*view, self.params, memory, seed)
+        if action.kind != HOLD:
+            r.out["routed_ps"] = self.now
         if action.kind == ROUTE:
             self.routed(r, action, view[1])
         elif action.kind == HOLD:
@@ -102,7 +104,7 @@ class _Simulation(Engine):
         r.order_key = float(action.order_key)
         r.chunk_cap = int(action.local_chunk_tokens) if r.local else 0
         r.out["prefill_worker"], r.out["decode_worker"], r.out["local"] = r.prefill, r.decode, int(r.local)
-        r.out["reason"], r.out["routed_ps"] = int(action.reason), self.now
+        r.out["reason"] = int(action.reason)
         self.routers.routed(r, self.now, max(1, r.view_prompt - seen[prefill].cached_tokens))
         self.push(self.now + self.problem.handover.dispatch_ps, DELIVER, r.index)
 

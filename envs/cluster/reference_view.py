@@ -165,7 +165,7 @@ class Routers:
         return Scrape(
             running=float(len(w.running)),
             waiting=float(len(w.queue) + w.pulling + len(w.ready)),
-            kv_usage=1.0 - (w.memory.free + w.memory.evictable) / total,
+            kv_usage=(total - w.memory.free - w.memory.evictable) / total,
             pinned=w.pinned_blocks / total,
         )
 

@@ -231,6 +231,10 @@ def _undisturbed_steps(s: Any, w: int, duration: int) -> int:
     wk, win = s.wk[w], s.win[w]
     if wk.step_new > 0 or wk.n_first > 0 or wk.n_prefilling > 0 or wk.contested == 1:
         return 1
+    if wk.r_head >= 0 and wk.n_run < win.max_num_seqs:  # growth made room: they join at the next boundary
+        return 1
+    if win.role == SPLIT and (wk.last_decode_ps != s.sc[0].now_ps or wk.q_head >= 0):
+        return 1  # decodes have waited, so the first gap is longer; or the phase may change
     if s.sc[0].kv_delay_ps > 0 and win.prefix_cache == 1:  # cache events carry their time: one by one
         return 1
     law = win.law
@@ -377,6 +381,9 @@ def _end_rank(s: Any, w: int) -> None:
         catch_up(s, w)
         return
     catch_up(s, w)
+    if wk.seg_e == wk.seg_k:  # cut short at this very boundary, after its last step had been accounted for
+        wk.seg_k = 0
+        return
     last = wk.seg_d1 + wk.seg_inc * (wk.seg_k - 1)
     decodes = wk.step_decodes
     wout.steps += 1
