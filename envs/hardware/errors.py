@@ -14,6 +14,10 @@ class MeasurementError(ProfileError):
     """Measurements that cannot be used, or from which no profile may be written."""
 
 
+class OutsideError(MeasurementError):
+    """A point that lies outside what was measured."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """`` (did you mean 'x'?)``, or an empty string if nothing is close."""
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)

@@ -39,8 +39,17 @@ class Table:
         return MeasurementError(f"{self.relative}: {message}")
 
 
-def read_table(data_dir: Path, relative: str, columns: Mapping[str, pl.DataType | type[pl.DataType]]) -> Table:
+Columns = Mapping[str, type[pl.DataType]]
+
+
+def read_table(data_dir: Path, relative: str, columns: Columns, optional: Columns | None = None) -> Table:
     """Read a Parquet or (gzipped) CSV file below ``data_dir`` and keep ``columns``, cast to the given types.
+
+    Args:
+        data_dir: the data folder.
+        relative: path of the file below it.
+        columns: columns that must be there.
+        optional: columns that are kept where they are.
 
     Raises:
         MeasurementError: no such file, a missing column, a value of the wrong type.
@@ -62,6 +71,7 @@ def read_table(data_dir: Path, relative: str, columns: Mapping[str, pl.DataType 
                 f"{relative}: column {column!r} is missing{nearest(column, frame.columns)}: "
                 f"the file has {', '.join(frame.columns)}"
             )
+    columns = {**columns, **{name: kind for name, kind in (optional or {}).items() if name in frame.columns}}
     try:
         frame = frame.select(pl.col(name).cast(kind) for name, kind in columns.items())
     except pl.exceptions.PolarsError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from envs.hardware.errors import MeasurementError
+from envs.hardware.errors import OutsideError
 from envs.hardware.sources.compose import Composer
 from envs.hardware.steps import StepPoint, ordered
 
@@ -53,11 +53,17 @@ def compose_steps(composer: Composer, max_new: int, max_seqs: int, max_kv: int) 
 
 
 def _inside(make: Callable[..., StepPoint], arguments: Sequence[tuple[int, ...]]) -> list[StepPoint]:
-    """The points that the tables cover; a table that ends earlier narrows the fit range, which is reported."""
-    points = []
+    """The points that the tables cover; a table that ends earlier narrows the fit range, which is reported.
+
+    Raises:
+        OutsideError: the tables cover none of them: the first one's reason.
+    """
+    points, reasons = [], []
     for argument in arguments:
         try:
             points.append(make(*argument))
-        except MeasurementError:
-            continue
+        except OutsideError as error:
+            reasons.append(error)
+    if reasons and not points:
+        raise reasons[0]
     return points

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from envs.hardware.errors import MeasurementError
+from envs.hardware.errors import MeasurementError, OutsideError
 from envs.hardware.sources.files import Origin, Table, check_times, merge_repeats, read_table
 
 AICONFIGURATOR = Origin(
@@ -51,7 +51,8 @@ class OpTables:
     engine: str
     version: str
     tables: dict[str, Table]
-    _gemm: dict[tuple[str, int, int], Curve] = field(default_factory=dict)
+    _curves: dict[tuple[object, ...], Curve | None] = field(default_factory=dict)
+    _axes: dict[tuple[str, str], list[int]] = field(default_factory=dict)
 
     def files(self) -> list[tuple[str, str]]:
         """(path below the data folder, sha256) of every file read."""
@@ -62,92 +63,68 @@ class OpTables:
         if m < 1:
             raise MeasurementError(f"gemm with m = {m}: expected at least 1")
         dtype = _dtype(precision)
-        ns = self._axis("gemm", "n", dtype)
+        ns = self._axis("n", dtype)
         parts = 1
         while n / parts > ns[-1]:  # wider than any measured matrix (a vocabulary): as several products
             parts += 1
         corners = [
             (weight_n * weight_k, grid_n, grid_k)
             for weight_n, grid_n in _bracket(ns, n / parts)
-            for weight_k, grid_k in _bracket(self._axis("gemm", "k", dtype), k)
+            for weight_k, grid_k in _bracket(self._axis("k", dtype), k)
         ]
         total = 0.0
         for weight, grid_n, grid_k in corners:
-            curve = self._gemm_curve(dtype, grid_n, grid_k)
-            if not curve.x[0] <= m <= curve.x[-1]:
-                raise self._beyond("gemm", f"m={m} at n={grid_n}, k={grid_k}", curve.x)
-            total += weight * curve.at(m)
-        return parts * total * 1e-3
+            point = {"gemm_dtype": dtype, "n": grid_n, "k": grid_k}
+            total += weight * self._at("gemm", "m", m, point)
+        return parts * total
 
     def context_attention_s(self, tokens: int, batch: int, heads: int, kv_heads: int, head_dim: int, kv: str) -> float:
         """Time of causal attention over ``batch`` prompts of ``tokens`` tokens, nothing cached."""
-        frame = self._attention("context", heads, kv_heads, head_dim, kv)
-        curve = _curve(frame.filter(pl.col("batch_size") == batch), "isl")
-        if curve is None or not curve.x[0] <= tokens <= curve.x[-1]:
-            raise self._beyond("context attention", f"{batch} x {tokens} tokens", None if curve is None else curve.x)
-        return curve.at(tokens) * 1e-3
+        point = _heads(heads, kv_heads, head_dim, kv) | {"batch_size": batch}
+        return self._at("context", "tokens", tokens, point)
 
     def generation_attention_s(
         self, context: int, batch: int, heads: int, kv_heads: int, head_dim: int, kv: str
     ) -> float:
         """Time of one decode step's attention: ``batch`` sequences, ``context`` tokens each (its own included)."""
-        frame = self._attention("generation", heads, kv_heads, head_dim, kv)
-        curve = _curve(frame.filter(pl.col("batch_size") == batch).with_columns(pl.col("step") + 1), "step")
-        if curve is None or not curve.x[0] <= context <= curve.x[-1]:
-            raise self._beyond("generation attention", f"{batch} x {context} tokens", curve.x if curve else None)
-        return curve.at(context) * 1e-3
+        point = _heads(heads, kv_heads, head_dim, kv) | {"batch_size": batch}
+        return self._at("generation", "tokens", context, point)
 
     def decode_grid(self, heads: int, kv_heads: int, head_dim: int, kv: str) -> list[tuple[int, int]]:
         """Measured (batch, context) points."""
-        frame = self._attention("generation", heads, kv_heads, head_dim, kv)
-        return sorted((int(b), int(s) + 1) for b, s in frame.select("batch_size", "step").iter_rows())
+        frame = _where(self.tables["generation"].frame, _heads(heads, kv_heads, head_dim, kv))
+        return sorted((int(b), int(s)) for b, s in frame.select("batch_size", "tokens").iter_rows())
 
     def allreduce_s(self, elements: int, gpus: int, captured: bool) -> float:
         """Time of an all-reduce; ``captured``: launched from a CUDA graph."""
         if gpus == 1:
             return 0.0
-        frame = self.tables["allreduce"].frame.filter((pl.col("num_gpus") == gpus) & (pl.col("captured") == captured))
-        curve = _curve(frame, "message_size")
-        if curve is None or not curve.x[0] <= elements <= curve.x[-1]:
-            raise self._beyond("all-reduce", f"{elements} elements on {gpus} GPUs", curve.x if curve else None)
-        return curve.at(elements) * 1e-3
+        return self._at("allreduce", "message_size", elements, {"num_gpus": gpus, "captured": captured})
 
-    def _axis(self, table: str, column: str, dtype: str) -> list[int]:
-        frame = self.tables[table].frame.filter(pl.col("gemm_dtype") == dtype)
-        if frame.is_empty():
-            known = ", ".join(sorted(self.tables[table].frame["gemm_dtype"].unique()))
-            raise self.tables[table].error(f"no rows with gemm_dtype {dtype!r}: the file has {known}")
-        return sorted(frame[column].unique().to_list())
+    def _axis(self, column: str, dtype: str) -> list[int]:
+        """Values of one matrix size in the GEMM table, increasing."""
+        if (column, dtype) not in self._axes:
+            frame = self.tables["gemm"].frame
+            values = frame.filter(pl.col("gemm_dtype") == dtype)[column].unique().sort().to_list()
+            if not values:
+                known = ", ".join(sorted(frame["gemm_dtype"].unique()))
+                raise self.tables["gemm"].error(f"no rows with gemm_dtype {dtype!r}: the file has {known}")
+            self._axes[column, dtype] = values
+        return self._axes[column, dtype]
 
-    def _gemm_curve(self, dtype: str, n: int, k: int) -> Curve:
-        key = (dtype, n, k)
-        if key not in self._gemm:
-            frame = self.tables["gemm"].frame.filter(
-                (pl.col("gemm_dtype") == dtype) & (pl.col("n") == n) & (pl.col("k") == k)
+    def _at(self, table: str, axis: str, value: int, point: dict[str, object]) -> float:
+        """Seconds at ``value`` on the curve along ``axis`` through ``point``."""
+        key = (table, *point.values())
+        if key not in self._curves:
+            self._curves[key] = _curve(_where(self.tables[table].frame, point), axis)
+        curve = self._curves[key]
+        if curve is None or not curve.x[0] <= value <= curve.x[-1]:
+            measured = "nothing here" if curve is None else f"{curve.x[0]:g} to {curve.x[-1]:g}"
+            place = ", ".join(f"{name}={given}" for name, given in point.items())
+            raise OutsideError(
+                f"{self.tables[table].relative}: {axis} = {value} at {place} is outside the measurements ({measured})"
             )
-            curve = _curve(frame, "m")
-            if curve is None:
-                raise self.tables["gemm"].error(f"no measurement at n={n}, k={k}, {dtype}")
-            self._gemm[key] = curve
-        return self._gemm[key]
-
-    def _attention(self, phase: str, heads: int, kv_heads: int, head_dim: int, kv: str) -> pl.DataFrame:
-        table = self.tables[phase]
-        frame = table.frame.filter(
-            (pl.col("num_heads") == heads)
-            & (pl.col("num_key_value_heads") == kv_heads)
-            & (pl.col("head_dim") == head_dim)
-            & (pl.col("kv_cache_dtype") == _dtype(kv))
-        )
-        if frame.is_empty():
-            raise table.error(f"no measurement with {heads} heads, {kv_heads} KV heads of {head_dim}, {kv} cache")
-        return frame
-
-    def _beyond(self, what: str, point: str, axis: FloatArray | None) -> MeasurementError:
-        measured = "nothing at this point" if axis is None else f"{axis[0]:g} to {axis[-1]:g}"
-        return MeasurementError(
-            f"{self.gpu}, {self.engine} {self.version}: {what} of {point} is outside the measurements ({measured})"
-        )
+        return curve.at(value) * 1e-3
 
 
 def load_op_tables(data_dir: Path, gpu: str, engine: str, version: str) -> OpTables:
@@ -174,19 +151,21 @@ def load_op_tables(data_dir: Path, gpu: str, engine: str, version: str) -> OpTab
     for phase, axis in (("context", "isl"), ("generation", "step")):
         columns = {"batch_size": pl.Int64, axis: pl.Int64, **shape, "attn_dtype": pl.String, "latency": pl.Float64}
         relative = f"{base}/attention/{engine}/{version}/{phase}_attention_perf.parquet"
-        attention = read_table(data_dir, relative, {**columns, **_optional(data_dir / relative, "window_size")})
+        attention = read_table(data_dir, relative, columns, {"window_size": pl.Int64})
         full = attention.frame.filter(pl.col("attn_dtype") == "bfloat16")
         if "window_size" in full.columns:
             full = full.filter(pl.col("window_size") == 0)
+        # A decode's step counts the cached tokens; its attention reads its own as well.
+        full = full.with_columns(tokens=pl.col(axis) + (1 if phase == "generation" else 0))
         attention = Table(attention.relative, attention.sha256, full)
-        tables[phase] = _checked(attention, ["batch_size", axis, *shape])
+        tables[phase] = _checked(attention, ["batch_size", "tokens", *shape])
     tables["allreduce"] = _read_allreduce(data_dir, f"{base}/comm/{engine}/{version}/custom_allreduce_perf.parquet")
     return OpTables(gpu, engine, version, tables)
 
 
 def _read_allreduce(data_dir: Path, relative: str) -> Table:
     columns = {"num_gpus": pl.Int64, "message_size": pl.Int64, "latency": pl.Float64}
-    table = read_table(data_dir, relative, {**columns, **_optional(data_dir / relative, "backend", pl.String)})
+    table = read_table(data_dir, relative, columns, {"backend": pl.String})
     # Engines that measure both ways say so in `backend`; the others measure captured launches.
     captured = ~pl.col("backend").str.ends_with("eager") if "backend" in table.frame.columns else pl.lit(True)
     frame = table.frame.with_columns(captured=captured)
@@ -198,8 +177,17 @@ def _checked(table: Table, keys: list[str]) -> Table:
     return merge_repeats(table, keys, "latency")
 
 
-def _optional(path: Path, column: str, kind: type[pl.DataType] = pl.Int64) -> dict[str, type[pl.DataType]]:
-    return {column: kind} if path.is_file() and column in pl.read_parquet_schema(path) else {}
+def _heads(heads: int, kv_heads: int, head_dim: int, kv: str) -> dict[str, object]:
+    return {
+        "num_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": head_dim,
+        "kv_cache_dtype": _dtype(kv),
+    }
+
+
+def _where(frame: pl.DataFrame, point: dict[str, object]) -> pl.DataFrame:
+    return frame.filter(*(pl.col(name) == value for name, value in point.items()))
 
 
 def _curve(frame: pl.DataFrame, axis: str) -> Curve | None:
@@ -215,7 +203,7 @@ def _bracket(grid: list[int], value: float) -> list[tuple[float, int]]:
         return [(1.0, grid[0])]
     index = int(np.searchsorted(np.asarray(grid, dtype=np.float64), value))
     if index == len(grid):
-        raise MeasurementError(f"{value:g} is beyond the measured {grid[-1]}")
+        raise OutsideError(f"a matrix side of {value:g} is outside the measurements: up to {grid[-1]}")
     if grid[index] == value:
         return [(1.0, grid[index])]
     low, high = grid[index - 1], grid[index]

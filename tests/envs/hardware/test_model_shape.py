@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from envs.hardware.errors import ProfileError
+from envs.hardware.gpu import GPU_DIR, gpu_names, load_gpu
+from envs.hardware.load import load_profile
+from envs.hardware.model_shape import MODEL_DIR, activation_reserve_bytes, kv_law, load_model, model_names
+
+
+def test_parameters_are_the_published_ones():
+    assert load_model("llama-3.1-8b").params == 8_030_261_248
+    assert load_model("llama-3.1-70b").params == 70_553_706_496
+    assert load_model("llama2-70b").params == 68_976_648_192
+
+
+def test_kv_bytes_by_hand():
+    # 2 (K, V) x layers x KV heads x head dim x bytes
+    assert load_model("llama-3.1-8b").kv_bytes(1, "bf16") == 2 * 32 * 8 * 128 * 2
+    assert load_model("llama-3.1-70b").kv_bytes(1, "fp8") == 2 * 80 * 8 * 128
+    # 0.31 GiB for 1,024 tokens of a 70B in fp16
+    assert load_model("llama2-70b").kv_bytes(1024, "fp16") / 2**30 == pytest.approx(0.3125)
+
+
+def test_weights_below_16_bits_are_the_matrices_only():
+    shape = load_model("llama-3.1-70b")
+    assert shape.weight_bytes("bf16") == 2 * shape.params
+    assert shape.weight_bytes("fp8") == shape.linear_params + 2 * (shape.params - shape.linear_params)
+
+
+def test_capacity_by_hand():
+    shape, gpu = load_model("llama-3.1-8b"), load_gpu("h100-sxm-80gb")
+    reserve = 8192 * (3 * 4096 + 3 * 14336) * 2 + 256 * 128256 * 4 + 2**30
+    assert activation_reserve_bytes(shape, gpu, 1, 8192, 256) == reserve
+    free = 0.9 * 85899345920 - 2 * 8030261248 - reserve
+    law = kv_law(shape, gpu, 1, "bf16", "bf16")
+    assert law.capacity_tokens == int(free / 131072) // 16 * 16
+    assert law.capacity_tokens == load_profile("llama-3.1-8b-bf16-h100-tp1").kv.capacity_tokens
+
+
+def test_a_larger_share_of_memory_holds_more():
+    shape, gpu = load_model("llama-3.1-8b"), load_gpu("a100-sxm-80gb")
+    less, more = (kv_law(shape, gpu, 1, "bf16", "bf16", utilisation=u).capacity_tokens for u in (0.8, 0.95))
+    assert more - less == pytest.approx(0.15 * gpu.memory_bytes / 131072, abs=16)
+
+
+def test_kv_heads_are_replicated_beyond_their_number():
+    shape, gpu = replace(load_model("llama-3.1-8b"), kv_heads=4), load_gpu("h100-sxm-80gb")
+    four, eight = (kv_law(shape, gpu, tp, "bf16", "bf16").capacity_tokens for tp in (4, 8))
+    assert eight < 1.2 * four  # the weights shrink, a KV head does not
+
+
+def test_a_model_that_does_not_fit_is_refused():
+    with pytest.raises(ProfileError, match="does not fit on 1 x h100-sxm-80gb"):
+        kv_law(load_model("llama-3.1-70b"), load_gpu("h100-sxm-80gb"), 1, "bf16", "bf16")
+
+
+def test_unknown_precisions_and_names_are_refused():
+    with pytest.raises(ProfileError, match="did you mean 'fp8'"):
+        load_model("llama-3.1-8b").weight_bytes("f8")
+    with pytest.raises(ProfileError, match="has no fp8"):
+        load_gpu("a100-sxm-80gb").peak("fp8")
+    with pytest.raises(ProfileError, match=r"did you mean 'llama-3\.1-8b'"):
+        load_model("llama-3-8b")
+    assert gpu_names() == ["a100-sxm-80gb", "h100-sxm-80gb"]
+    assert model_names() == ["llama-3.1-70b", "llama-3.1-8b", "llama2-70b"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("kv_heads", 7, "divisor"),
+        ("attention", [], "at least one item"),
+        ("attention", [{"kind": "window", "layers": 3}], r"attention\[0\]\.kind"),
+        ("tied_embeddings", "no", "true or false"),
+    ],
+)
+def test_a_bad_shape_is_one_clear_error(tmp_path, key, value, words):
+    data = yaml.safe_load((MODEL_DIR / "llama-3.1-8b.yaml").read_text()) | {key: value}
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(data))
+    with pytest.raises(ProfileError, match=words):
+        load_model(path)
+
+
+def test_a_bad_gpu_is_one_clear_error(tmp_path):
+    data = yaml.safe_load((GPU_DIR / "a100-sxm-80gb.yaml").read_text()) | {"flop_per_s": {"bf16": 312}}
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(data))
+    with pytest.raises(ProfileError, match=r"flop_per_s\.bf16 = 312"):
+        load_gpu(path)

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from envs.hardware.errors import ProfileError
+from envs.hardware.load import load_profile, profile_names
+from envs.hardware.uncertainty import covariance, draw, off_by, perturb
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_draws_spread_as_the_profile_says(name):
+    profile = load_profile(name)
+    rng = np.random.default_rng(3)
+    laws = [draw(profile, rng).step for _ in range(400)]
+    common = profile.fit["common_relative_sd"]
+    for index, term in enumerate(profile.step.__slots__):
+        nominal = getattr(profile.step, term)
+        drawn = np.array([getattr(law, term) for law in laws])
+        assert (drawn >= 0.0).all()
+        if nominal == 0.0:
+            assert (drawn == 0.0).all()
+            continue
+        expected = np.hypot(np.sqrt(covariance(profile)[index, index]), common)
+        assert drawn.mean() / nominal == pytest.approx(1.0, abs=0.1)
+        assert drawn.std() / nominal == pytest.approx(expected, rel=0.25)
+
+
+def test_a_draw_changes_the_world_and_nothing_else():
+    profile = load_profile("llama-3.1-8b-bf16-h100-tp1")
+    drawn = draw(profile, np.random.default_rng(1))
+    assert drawn.step != profile.step
+    assert replace(drawn, step=profile.step) == profile
+    assert draw(profile, np.random.default_rng(1)) == drawn
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5])
+@pytest.mark.parametrize("seed", range(8))
+def test_a_predictor_is_off_by_the_share_in_every_term(share, seed):
+    profile = load_profile("llama-3.1-8b-bf16-h100-tp1")
+    law = off_by(profile, share, seed)
+    factors = [getattr(law, term) / getattr(profile.step, term) for term in law.__slots__]
+    assert all(factor == pytest.approx(1 + share) or factor == pytest.approx(1 - share) for factor in factors)
+    assert max(factors) > 1.0 > min(factors)  # not one common factor
+    assert perturb(profile, share, seed).step == law
+    assert off_by(profile, share, seed) == law
+
+
+def test_an_exact_predictor_is_off_by_nothing():
+    profile = load_profile("llama-3.1-8b-bf16-h100-tp1")
+    assert off_by(profile, 0.0) == profile.step
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, 20])
+def test_a_share_out_of_range_is_refused(share):
+    with pytest.raises(ProfileError, match="expected a share"):
+        off_by(load_profile("llama-3.1-8b-bf16-h100-tp1"), share)
+
+
+def test_a_profile_without_covariance_has_no_draws():
+    profile = replace(load_profile("llama-3.1-8b-bf16-h100-tp1"), fit={})
+    with pytest.raises(ProfileError, match=r"fit\.covariance is missing"):
+        draw(profile, np.random.default_rng(0))
+    broken = replace(profile, fit={"covariance": {"relative_sd": [0.1], "correlation": []}})
+    with pytest.raises(ProfileError, match="expected 6 relative_sd"):
+        draw(broken, np.random.default_rng(0))
