@@ -1,7 +1,7 @@
 # Two commands are enough: `make compare` and `make test`. Needs make and Python 3.11 or newer, nothing else.
 #
 #   PYTHON=python3.12      the interpreter that .venv is made from
-#   ARGS='key=value ...'   overrides for `make compare`, e.g. ARGS='trace=azure_conv load=1.2'
+#   ARGS='key=value ...'   overrides for `make compare`, e.g. ARGS='trace=azure_conv load=1.2'; options for `make pytest`
 #   PDGYM_DATA=DIR         the folder of public traces and measurements; by default a folder shared/data beside
 #                          the checkout where there is one. Without it the traces that ship with the project remain.
 
@@ -40,7 +40,7 @@ types: .venv/dev.stamp  ## mypy --strict
 	$(venv) -m mypy
 
 pytest: .venv/dev.stamp  ## the tests without the slow ones
-	$(venv) -m pytest -q
+	$(venv) -m pytest -q $(ARGS)
 
 slow: .venv/dev.stamp  ## only the slow tests
 	$(venv) -m pytest -q -m slow
