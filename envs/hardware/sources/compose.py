@@ -9,7 +9,7 @@ What the tables do not hold, and what is put in its place:
 
 * attention over cached tokens (append): the tables start prompts at 0, so attention of ``n`` new tokens over ``p``
   cached ones is that of ``p + n`` tokens times ``1 - p^2 / (p + n)^2``, at least that of ``n`` alone;
-* mixed attention: the sum of both kernels. Where mixed kernels were measured (another GPU), they cost 1.1 to 1.3
+* mixed attention: the sum of both kernels. Where mixed kernels were measured (another GPU), they cost 1.1 to 1.4
   times the sum at the median and more at many long decodes;
 * the engine's own work between steps (scheduling, sampling, detokenising) is not in these times.
 """

@@ -8,7 +8,7 @@ import pytest
 
 from envs.hardware.gpu import load_gpu
 from envs.hardware.links import LINKS, build_link
-from envs.hardware.load import LINK_DIR, PROFILE_DIR
+from envs.hardware.load import LINK_DIR, PROFILE_DIR, load_profile
 from envs.hardware.model_shape import load_model
 from envs.hardware.recipe import build, recipe_names
 from envs.hardware.sources.compose import Composer
@@ -57,3 +57,19 @@ def test_composed_steps_agree_with_an_independent_composer(
     for mode, values in ratios.items():
         assert len(values) >= 4, mode
         assert np.mean(np.abs(np.array(values) - 1.0)) < 0.05, mode
+
+
+@pytest.mark.parametrize(
+    ("name", "published", "tables"),
+    [
+        ("llama-3.1-70b-fp8-h100-tp4", "meta-llama/Meta-Llama-3.1-70B", "h100_sxm"),
+        ("llama-3.1-8b-bf16-h100-tp1", "meta-llama/Meta-Llama-3.1-8B", "h100_sxm"),
+        ("llama-3.1-8b-bf16-a100-tp1", "meta-llama/Meta-Llama-3.1-8B", "a100_sxm"),
+    ],
+)
+def test_the_law_holds_at_twice_the_longest_prompt_of_its_fit(public_data, name, published, tables):
+    estimates = pl.read_csv(public_data / "derived" / "aic_estimates.csv").filter(
+        (pl.col("model") == published) & (pl.col("system") == tables) & (pl.col("isl") == 32768)
+    )
+    seconds = load_profile(name).step.seconds(32768, 32768**2 / 2, 0, 0)
+    assert seconds * 1e3 == pytest.approx(estimates["ttft_ms"][0], rel=0.09)
