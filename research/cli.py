@@ -66,11 +66,11 @@ def run_command(
 
 def user_errors() -> Iterator[type[Exception]]:
     """Exception types whose message is meant for the user."""
-    from envs.hardware.errors import HardwareError
+    from envs.hardware.errors import ProfileError
     from policies.errors import PolicyError
     from traces.errors import TraceError
 
-    yield from (ResearchError, HardwareError, PolicyError, TraceError)
+    yield from (ResearchError, ProfileError, PolicyError, TraceError)
 
 
 def compose_config(name: str, words: Sequence[str]) -> DictConfig:

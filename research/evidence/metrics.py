@@ -89,9 +89,10 @@ def measure(result: SimResult, interval: Interval) -> Metrics:
 
 def _request_expressions(interval: Interval, gpus: int) -> list[pl.Expr]:
     met = pl.col("slo_met").fill_null(False)
-    remote = pl.col("served") & (pl.col("local") == 0)
+    local = pl.col("local").cast(pl.Boolean)
+    remote = pl.col("served") & ~local
     routed = pl.col("decode_worker").is_not_null() & (pl.col("decode_worker") >= 0)
-    deflected = (pl.col("local") == 1) & (pl.col("decode_role") == "decode")
+    deflected = local & (pl.col("decode_role") == "decode")
     expressions = [
         pl.len().cast(pl.Float64).alias("requests"),
         (pl.len() / interval.seconds).alias("offered_per_s"),
@@ -111,7 +112,7 @@ def _request_expressions(interval: Interval, gpus: int) -> list[pl.Expr]:
             / pl.col("prompt_tokens").filter(pl.col("served")).sum()
         ).alias("hit_rate"),
         (deflected.sum() / routed.sum()).alias("deflected_share"),
-        ((pl.col("local") == 1).sum() / routed.sum()).alias("local_share"),
+        (local.sum() / routed.sum()).alias("local_share"),
         pl.col("preemptions").sum().alias("preemptions"),
         pl.col("holds").sum().alias("holds"),
         (pl.col("prefill_start_s") - pl.col("routed_s")).mean().alias("prefill_wait_mean_s"),

@@ -21,7 +21,7 @@ SERVED: dict[str, Any] = {
     "emitted_tokens": 10,
     "prefill_worker": 0,
     "decode_worker": 1,
-    "local": 0,
+    "local": False,
     "arrival_s": 0.0,
     "routed_s": 0.0,
     "prefill_start_s": 0.1,
@@ -93,7 +93,7 @@ def result(
     """A SimResult-like object: ``requests`` over SERVED, a prefill and a decode worker unless given."""
     rows = [{**SERVED, "request": i, **row} for i, row in enumerate(requests)]
     floats = {k: pl.Float64 for k in SERVED if k.endswith(("_s", "_bytes"))}
-    ints = {k: pl.Int64 for k in ("prefill_worker", "decode_worker", "local")}
+    ints = {k: pl.Int64 for k in ("prefill_worker", "decode_worker")}
     counts = np.zeros(TBT_BINS, np.int64)
     for gap in gaps_s:
         counts[tbt_bin(round(gap * 1e12))] += 1

@@ -82,8 +82,8 @@ def test_caching_moving_and_deflection():
         result(
             [
                 {"cached_tokens": 500, "pulled_bytes": 5e5},
-                {"local": 1, "prefill_worker": 1, "pulled_bytes": 0.0},  # local on the decode worker: deflected
-                {"local": 1, "prefill_worker": 2, "decode_worker": 2, "pulled_bytes": 0.0},  # local on a mixed one
+                {"local": True, "prefill_worker": 1, "pulled_bytes": 0.0},  # local on the decode worker: deflected
+                {"local": True, "prefill_worker": 2, "decode_worker": 2, "pulled_bytes": 0.0},  # local on a mixed one
                 REFUSED,
             ],
             workers=[{}, {"worker": 1, "role": "decode"}, {"worker": 2, "role": "mixed"}],

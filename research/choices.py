@@ -1,0 +1,222 @@
+"""The parts of a study that are named by the user and built where a run happens: a trace, a policy.
+
+Both are small and picklable, so that a worker process gets the name and loads the thing itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from research.errors import ResearchError, nearest
+
+if TYPE_CHECKING:
+    from traces import Trace
+
+ZONES = ("train", "validation", "test")
+CUSTOM = "custom"
+
+
+@dataclass(frozen=True, slots=True)
+class TraceChoice:
+    """A catalogue name, or a file and its format.
+
+    Attributes:
+        name: catalogue name, or path of a file.
+        format: reader of a file; None recognises it.
+        data_dir: folder of public traces; None takes the default.
+        options: reader options, as (name, value) pairs.
+        replay: mode that replaces the trace's natural one, or None.
+    """
+
+    name: str
+    format: str | None = None
+    data_dir: str | None = None
+    options: tuple[tuple[str, Any], ...] = ()
+    replay: str | None = None
+
+    def load(self) -> Trace:
+        """The trace; loaded once a process."""
+        return _load_trace(self)
+
+    def zone(self, name: str) -> Trace:
+        """``train``, ``validation`` or ``test``."""
+        return _zones(self)[name]
+
+    def window(self, zone: str, windows: int, index: int) -> Trace:
+        """One of ``windows`` disjoint windows of a zone."""
+        return _windows(self, zone, windows)[index]
+
+
+@cache
+def _load_trace(choice: TraceChoice) -> Trace:
+    from traces import load_trace
+
+    trace = load_trace(choice.name, choice.format, choice.data_dir, **dict(choice.options))
+    return trace if choice.replay is None else trace.with_replay(choice.replay)
+
+
+@cache
+def _zones(choice: TraceChoice) -> dict[str, Trace]:
+    from traces.catalog import zones
+
+    return zones(choice.load())
+
+
+@cache
+def _windows(choice: TraceChoice, zone: str, windows: int) -> list[Trace]:
+    from traces import TraceError
+
+    trace = choice.zone(zone)
+    try:
+        return trace.windows(windows)
+    except TraceError as error:
+        raise ResearchError(
+            f"trace {choice.name}: its {zone} zone ({len(trace)} requests in {trace.duration_s:.0f} s) does not fill "
+            f"{windows} windows: {error}. Give fewer (windows=N, knee.windows=N) or a longer trace"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyChoice:
+    """A policy of the registry, or any object by ``target``.
+
+    Attributes:
+        label: name in tables, unique in a study.
+        name: registry name, or ``custom``.
+        target: ``package.module:Attribute`` of a custom policy.
+        params: parameters given, as sorted (name, value) pairs.
+    """
+
+    label: str
+    name: str
+    target: str | None = None
+    params: tuple[tuple[str, Any], ...] = ()
+
+    @classmethod
+    def parse(cls, item: object, where: str) -> PolicyChoice:
+        """From a name, or from a mapping ``{name: deflect, alpha: 1.3}`` (``{name: custom, target: pkg.mod:Class}``).
+
+        Raises:
+            ResearchError: neither, or a custom policy without a target.
+        """
+        if isinstance(item, str):
+            item = {"name": item}
+        if not isinstance(item, Mapping) or not isinstance(item.get("name"), str):
+            raise ResearchError(f"{where}: expected a policy name or {{name: NAME, parameter: value}}, got {item!r}")
+        rest = {str(k): v for k, v in item.items() if k not in ("name", "target", "params")}
+        rest |= dict(item.get("params") or {})
+        name, target = item["name"], item.get("target")
+        if name == CUSTOM:
+            if not isinstance(target, str) or ":" not in target:
+                raise ResearchError(
+                    f"{where}: a custom policy needs target=package.module:Class, got target={target!r}"
+                )
+            label = target.split(":", 1)[1]
+        elif target is not None:
+            raise ResearchError(f"{where}: target is for name=custom, not for {name!r}")
+        else:
+            label = name
+        choice = cls(label, name, target, _pairs(rest))
+        if target is not None:
+            return choice
+        # Values that are the defaults are not worth saying, and guard is guard however it was written.
+        policy = choice.build()
+        defaults = getattr(getattr(policy, "spec", None), "params", None)
+        if defaults is None:
+            return choice
+        return cls(label, name, None, _pairs({k: policy.params[k] for k in rest if policy.params[k] != defaults[k]}))
+
+    def build(self) -> Any:
+        """A fresh policy.
+
+        Raises:
+            PolicyError: unknown name or parameter.
+            ResearchError: a target that cannot be imported, or is no policy.
+        """
+        if self.target is None:
+            from policies.registry import load
+
+            return load(self.name, **dict(self.params))
+        return _build_target(self.target, dict(self.params))
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the policy's answers: its sources and every parameter, defaults included."""
+        policy = self.build()
+        sources = getattr(policy, "source_sha256", None) or getattr(policy, "sha256", None)
+        if self.target is not None:
+            sources = _file_sha256(self.target.split(":", 1)[0])
+        params = getattr(policy, "params", None)
+        params = dict(params) if isinstance(params, Mapping) else dict(self.params)
+        return {"name": self.name, "target": self.target, "params": params, "sources": sources}
+
+    def text(self) -> str:
+        """The label with what was set: ``deflect (alpha=1.3)``."""
+        return f"{self.label} ({self.given()})" if self.params else self.label
+
+    def given(self) -> str:
+        """Parameters that were set, as ``alpha=1.3, beta=2``."""
+        return ", ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in self.params)
+
+
+def _pairs(params: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    return tuple(sorted((k, tuple(v) if isinstance(v, list) else v) for k, v in params.items()))
+
+
+def with_unique_labels(choices: list[PolicyChoice]) -> list[PolicyChoice]:
+    """Labels carry the parameters where one name occurs twice; equal choices are kept once."""
+    from dataclasses import replace
+
+    choices = list(dict.fromkeys(choices))
+    names = [choice.label for choice in choices]
+    return [
+        replace(c, label=f"{c.label}({c.given()})") if names.count(c.label) > 1 and c.params else c for c in choices
+    ]
+
+
+def _build_target(target: str, params: dict[str, Any]) -> Any:
+    from policies.contract import rule_spec
+    from policies.rulepolicy import RulePolicy
+
+    module_name, _, attribute = target.partition(":")
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        here = f" in {Path.cwd()} or the environment" if module_name.startswith(str(error.name)) else ""
+        raise ResearchError(f"policy.target={target}: no module named {error.name!r}{here}") from None
+    except Exception as error:
+        raise ResearchError(f"policy.target={target}: importing it failed: {type(error).__name__}: {error}") from error
+    found = getattr(module, attribute, None)
+    if found is None:
+        known = [name for name in vars(module) if not name.startswith("_")]
+        raise ResearchError(f"policy.target={target}: {module_name} has no {attribute!r}{nearest(attribute, known)}")
+    if isinstance(found, RulePolicy):
+        return found.with_params(**params)
+    if rule_spec(found) is not None:
+        return RulePolicy.of(found, **params)
+    if inspect.isclass(found):
+        try:
+            found = found(**params)
+        except TypeError as error:
+            raise ResearchError(f"policy.target={target}: {error}") from None
+    elif params:
+        raise ResearchError(f"policy.target={target}: an object takes no parameters, got {', '.join(params)}")
+    if not callable(getattr(found, "route", None)):
+        raise ResearchError(f"policy.target={target}: expected a rule, or an object with route(request, view)")
+    return found
+
+
+@cache
+def _file_sha256(module_name: str) -> str | None:
+    """Hash of a module's file. Its imports are not followed: change them, and give another store."""
+    file = getattr(sys.modules.get(module_name), "__file__", None)
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else None
