@@ -63,7 +63,8 @@ def best_route(request: Any, view: Any, kappa: float, mu: float, seed: int) -> t
             step = joined_step_s(d, prompt)
             spread = mu * step
             if d.can_prefill != 0:
-                score = ttft_local_s(d, prompt) + spread + kappa * harm_s(d, prompt) / 64.0
+                local_s = ttft_local_s(d, prompt)
+                score = local_s + spread + kappa * harm_s(d, local_s) / 64.0
                 if better(score, h, best_score, best_hash):
                     best_p, best_d, best_hash, best_score = LOCAL, d.id, h, score
             moved = prompt - d.cached_tokens

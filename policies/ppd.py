@@ -47,7 +47,7 @@ from policies.pools import (
     prefill_rank,
     soonest_prefill,
 )
-from policies.predict import harm_s, joined_step_s, new_tokens, ttft_local_s, ttft_remote_s
+from policies.predict import interference_s, joined_step_s, new_tokens, ttft_local_s, ttft_remote_s
 
 
 def hashed_worker(request: Any, view: Any, prefill: bool, skip: int, seed: int) -> int:
@@ -124,7 +124,7 @@ def decide(request: Any, view: Any, params: Any, memory: Any, seed: int) -> Acti
     ttft_pd = ttft_remote_s(view[p], home, prompt)
     ttft_gain = (ttft_pd - ttft_local_s(home, prompt)) / ttft_pd
     tpot_pd = joined_step_s(home, float(prompt))
-    tpot_loss = harm_s(home, prompt) / expected_output_tokens(request, params.output_tokens) / tpot_pd
+    tpot_loss = interference_s(home, prompt) / expected_output_tokens(request, params.output_tokens) / tpot_pd
     if params.w_ttft * ttft_gain - params.w_tpot * tpot_loss > 0.0:
         return route(LOCAL, home.id, 0.0, 0, 1)
     return route(view[p].id, home.id, 0.0, 0, 3)

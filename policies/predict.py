@@ -131,9 +131,17 @@ def ttft_remote_s(prefill: Any, decode: Any, prompt_tokens: int) -> float:
     return done + handover_time_s(prefill, decode, moved) + first_step_s(decode, float(prompt_tokens))
 
 
-def harm_s(worker: Any, prompt_tokens: int) -> float:
-    """Delay that a local prefill spreads over the streams of a worker: its work times ``streams``."""
-    if worker.streams == 0:
-        return 0.0
-    harm: float = worker.streams * prefill_work_s(worker, new_tokens(worker, prompt_tokens), worker.cached_tokens)
+def harm_s(worker: Any, local_s: float) -> float:
+    """Delay that a local prefill of ``local_s`` seconds spreads over a worker: ``local_s * decode_requests``.
+
+    ``local_s`` is :func:`ttft_local_s`: while a local prefill is pending the worker's steps are long, so waiting behind
+    another one prolongs the harm. Requests on their way count, since most arrive before it is over.
+    """
+    harm: float = local_s * worker.decode_requests
     return harm
+
+
+def interference_s(worker: Any, prompt_tokens: int) -> float:
+    """Extra step time that one local prefill costs the present streams together: its own work times ``streams``."""
+    work: float = prefill_work_s(worker, new_tokens(worker, prompt_tokens), worker.cached_tokens) * worker.streams
+    return work

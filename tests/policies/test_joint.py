@@ -10,7 +10,7 @@ import pytest
 from policies.contract import DECODE, LOCAL, PREFILL
 from policies.joint import best_route
 from policies.pools import decode_pool, decode_rank, prefill_pool, prefill_rank
-from policies.predict import harm_s, joined_step_s, ttft_local_s, ttft_remote_s
+from policies.predict import joined_step_s, ttft_local_s, ttft_remote_s
 from tests.policies.views import d, make_request, p, random_view
 
 
@@ -18,7 +18,8 @@ def score_of(view, prompt, p_id, d_id, kappa, mu):
     worker = {w.id: w for w in view}
     spread = mu * joined_step_s(worker[d_id], float(prompt))
     if p_id == LOCAL:
-        return ttft_local_s(worker[d_id], prompt) + spread + kappa * harm_s(worker[d_id], prompt) / 64
+        local_s = ttft_local_s(worker[d_id], prompt)
+        return local_s + spread + kappa * local_s * worker[d_id].decode_requests / 64
     return ttft_remote_s(worker[p_id], worker[d_id], prompt) + spread
 
 

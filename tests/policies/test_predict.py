@@ -93,5 +93,7 @@ def test_remote_ttft_pulls_only_what_the_decode_worker_lacks():
     assert predict.ttft_remote_s(source, dest, 1000) == pytest.approx(expected)
 
 
-def test_harm_is_work_times_streams():
-    assert predict.harm_s(d(0, streams=64, cached_tokens=500), 1000) == pytest.approx(0.05 * 64)
+def test_harm_counts_everybody_interference_the_streams():
+    w = d(0, streams=64, decode_requests=70, cached_tokens=500)
+    assert predict.interference_s(w, 1000) == pytest.approx(0.05 * 64)
+    assert predict.harm_s(w, 0.2) == pytest.approx(0.2 * 70)

@@ -53,7 +53,7 @@ def test_source_hash_sees_helpers_but_not_parameters(monkeypatch):
     assert load("guard", kappa=1).source_sha256 == before
     assert load("deflect").source_sha256 != before
 
-    def harm_s(worker, prompt_tokens):
+    def harm_s(worker, local_s):
         return 0.0
 
     monkeypatch.setattr("policies.joint.harm_s", harm_s)

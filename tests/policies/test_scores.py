@@ -44,17 +44,20 @@ def test_least_ttft_counts_queue_handover_and_step():
 
 
 def test_guard_prices_the_streams_that_a_local_prefill_delays():
-    # local 0.12 + 16 * 0.1 * 100 / 64 = 2.62; remote 0.1451
+    # local 0.12 * (1 + 4 * 100 / 64) = 0.87; remote 0.1451
     view = [p(0), d(1, streams=100)]
     assert way(ask(load("guard", mu=0), make_request(), view)) == (0, 1)
     assert way(ask(load("guard", kappa=0, mu=0), make_request(), view)) == (LOCAL, 1)
-    # 30,000 pending tokens: remote 0.04 + 3.1 + 0.0351 = 3.1751
-    view = [p(0, prefill_tokens=30_000), d(1, streams=100)]
-    assert way(ask(load("guard", mu=0), make_request(), view)) == (LOCAL, 1)
+    # 7,000 pending tokens: remote 0.01 + 0.8 + 0.0351 = 0.8451; 7,300 take two steps: 0.8851
+    assert way(ask(load("guard", mu=0), make_request(), [p(0, prefill_tokens=7000), view[1]])) == (0, 1)
+    assert way(ask(load("guard", mu=0), make_request(), [p(0, prefill_tokens=7300), view[1]])) == (LOCAL, 1)
+    # ten more requests on their way: remote 0.8861, local 0.12 * (1 + 4 * 110 / 64) = 0.945
+    crowded = [p(0, prefill_tokens=7300), d(1, streams=100, decode_requests=110)]
+    assert way(ask(load("guard", mu=0), make_request(), crowded)) == (0, 1)
 
 
 def test_guard_mu_prefers_the_quick_decode_worker():
-    # remote to 1: steps of 20.1 ms, 500 tokens cached: pulls 5 ms less; remote to 2: steps of 15.1 ms
+    # remote to 1: steps of 20.1 ms, 900 tokens cached: its pull is 9 ms shorter; remote to 2: steps of 15.1 ms
     view = [p(0), d(1, streams=100, cached_tokens=900, can_prefill=0), d(2, streams=50, can_prefill=0)]
     # to 1: 0.11 + 0.006 + 0.0201 = 0.1361; to 2: 0.11 + 0.015 + 0.0151 = 0.1401
     assert way(ask(load("guard", mu=0), make_request(), view)) == (0, 1)
