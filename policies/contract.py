@@ -117,8 +117,8 @@ WORKER_FIELDS: tuple[tuple[str, str, str], ...] = (
     ("link_bytes_per_s", "f8", "bandwidth of this worker's link"),
 )
 
-REQUEST_DTYPE = np.dtype([(name, kind) for name, kind, _ in REQUEST_FIELDS])
-WORKER_DTYPE = np.dtype([(name, kind) for name, kind, _ in WORKER_FIELDS])
+REQUEST_DTYPE = np.dtype([(name, kind) for name, kind, _ in REQUEST_FIELDS], align=True)
+WORKER_DTYPE = np.dtype([(name, kind) for name, kind, _ in WORKER_FIELDS], align=True)
 
 # Plain-tuple twins of the records: what interpreted rules and exported policies read. Made from the field
 # tables above, so that there is one list of names.
@@ -191,10 +191,12 @@ def tie_hash(seed: int, request_id: int, worker_id: int) -> int:
 def better(score: float, worker_hash: int, best_score: float, best_hash: int) -> bool:
     """True if (score, hash) beats the best so far: lower score wins, ties go to the smaller hash.
 
-    Start with ``best_score = inf``. Scores within TIE_RELATIVE of each other are ties.
+    Start with ``best_score = inf``. Scores within TIE_RELATIVE of each other are ties; inf and NaN never win.
     """
+    if not score < np.inf:
+        return False
     if best_score == np.inf:
-        return score < np.inf
+        return True
     margin = 1e-9 * max(abs(score), abs(best_score))
     if score < best_score - margin:
         return True

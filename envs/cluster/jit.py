@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
+import numba
 import platformdirs
 
 
@@ -32,23 +33,31 @@ def _writable(folder: Path) -> bool:
         return False
 
 
-def _choose_cache_dir() -> str:
-    """A writable folder for compiled kernels: $NUMBA_CACHE_DIR, the user's cache, or a temporary folder."""
+def _choose_cache_root() -> Path:
+    """A writable folder for compiled code: $NUMBA_CACHE_DIR, the user's cache, or a temporary folder."""
     base = os.environ.get("PDGYM_KERNEL_CACHE") or os.environ.get("NUMBA_CACHE_DIR")
     roots = [Path(base)] if base else [Path(platformdirs.user_cache_dir("pdgym")) / "kernels"]
     roots.append(Path(tempfile.gettempdir()) / f"pdgym-kernels-{os.getuid() if hasattr(os, 'getuid') else 0}")
-    key = _source_hash()
     for root in roots:
-        if _writable(root / key):
-            return str(root / key)
-    return str(roots[-1] / key)
+        if _writable(root):
+            return root
+    return roots[-1]
 
 
-# Numba reads its configuration on import.
-CACHE_DIR = _choose_cache_dir()
-import numba  # noqa: E402  (after the cache folder is known)
-
+CACHE_ROOT = _choose_cache_root()
+CACHE_DIR = str(CACHE_ROOT / _source_hash())
 numba.config.CACHE_DIR = CACHE_DIR
 
 njit = numba.njit(cache=True, error_model="numpy", boundscheck=False)
 """The one decorator of all kernel functions."""
+
+
+@contextmanager
+def cache_folder(key: str) -> Iterator[None]:
+    """Functions made inside keep their compiled code in a folder of their own, named by ``key``."""
+    before = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(CACHE_ROOT / key)
+    try:
+        yield
+    finally:
+        numba.config.CACHE_DIR = before

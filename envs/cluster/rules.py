@@ -7,8 +7,10 @@ explicit signature, so a new rule never recompiles the kernel.
 
 from __future__ import annotations
 
+import hashlib
 import types as pytypes
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -17,7 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.cluster.engine_kernel import BIND_SIGNATURE, DECIDE_SIGNATURE
-from policies.contract import PER_WORKER, MemoryField, Param, RuleSpec, rule_spec
+from envs.cluster.jit import cache_folder
+from policies.contract import (
+    PER_WORKER,
+    REQUEST_DTYPE,
+    WORKER_DTYPE,
+    MemoryField,
+    Param,
+    RuleSpec,
+    rule_spec,
+)
 
 
 class RuleCode(NamedTuple):
@@ -56,22 +67,51 @@ def _as_bytes(record: NDArray[Any]) -> NDArray[np.uint8]:
     return np.frombuffer(record.tobytes(), dtype=np.uint8).copy()
 
 
-def _compile(function: Callable[..., Any], done: dict[Callable[..., Any], Any]) -> Any:
-    """``function`` compiled with every plain project function in its globals compiled too."""
-    if function in done:
-        return done[function]
-    scope = dict(function.__globals__)
-    for name in function.__code__.co_names:
-        value = scope.get(name)
-        if isinstance(value, pytypes.FunctionType):
-            scope[name] = _compile(value, done)
-    copy = pytypes.FunctionType(function.__code__, scope, function.__name__, function.__defaults__)
-    done[function] = numba.njit(copy, error_model="numpy")
-    return done[function]
+def _called(function: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
+    """The plain functions that ``function`` refers to by global name."""
+    scope = function.__globals__
+    names = function.__code__.co_names
+    return {n: scope[n] for n in names if isinstance(scope.get(n), pytypes.FunctionType)}
+
+
+def _fingerprint(function: Callable[..., Any], seen: dict[str, str]) -> None:
+    """Collect everything that decides what ``function`` compiles to: its code, constants and callees."""
+    name = f"{function.__module__}.{function.__qualname__}"
+    if name in seen:
+        return
+    code, scope = function.__code__, function.__globals__
+    constants = {n: scope[n] for n in code.co_names if isinstance(scope.get(n), int | float | str | tuple)}
+    seen[name] = repr((code.co_code, code.co_consts, code.co_names, function.__defaults__, sorted(constants.items())))
+    for callee in _called(function).values():
+        _fingerprint(callee, seen)
+
+
+def _cache_key(function: Callable[..., Any]) -> str:
+    seen: dict[str, str] = {}
+    _fingerprint(function, seen)
+    layout = f"{REQUEST_DTYPE}{WORKER_DTYPE}{numba.__version__}"
+    return "rule-" + hashlib.sha256(repr(sorted(seen.items())).encode() + layout.encode()).hexdigest()[:16]
+
+
+_functions: dict[Callable[..., Any], Any] = {}
+
+
+def _compile(function: Callable[..., Any]) -> Any:
+    """``function`` compiled, with every plain project function that it calls compiled too."""
+    if function not in _functions:
+        scope = dict(function.__globals__)
+        for name, callee in _called(function).items():
+            scope[name] = _compile(callee)
+        copy = pytypes.FunctionType(function.__code__, scope, function.__name__, function.__defaults__)
+        copy.__module__, copy.__qualname__ = function.__module__, function.__qualname__
+        on_disk = Path(function.__code__.co_filename).is_file()
+        with cache_folder(_cache_key(function)):
+            _functions[function] = numba.njit(copy, error_model="numpy", cache=on_disk)
+    return _functions[function]
 
 
 def _wrap(function: Callable[..., Any], signature: Any, params: Any, memory: Any) -> Any:
-    inner = _compile(function, {})
+    inner = _compile(function)
     params_dtype, memory_dtype = params.dtype, memory.dtype
 
     def call(request: Any, view: Any, param_bytes: Any, memory_bytes: Any, seed: int) -> Any:

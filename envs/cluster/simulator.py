@@ -185,8 +185,15 @@ def _call_hooks(policy: Any, hooks: Mapping[int, Callable[..., Any]], events: ND
             hook(request, time_ps / 1e12, worker)
 
 
-def _drive(run: Run, policy: Any, views: list[Any] | None) -> None:
-    """Let a Python policy answer every question of a run."""
+def _adjust(run: Run, policy: Any) -> None:
+    """The policy's timer: it may set the prefill shares of split workers."""
+    if hasattr(policy, "adjust"):
+        for worker, share in (policy.adjust(run.view) or {}).items():
+            run.set_share(worker, share)
+
+
+def _drive(run: Run, policy: Any, adjuster: Any, views: list[Any] | None) -> None:
+    """Let a Python policy answer every question of a run; ``adjuster`` is asked on the timer."""
     hooks = {kind: getattr(policy, name) for kind, name in _HOOKS.items() if hasattr(policy, name)}
     if hooks:
         run.memory.enable_log()
@@ -194,9 +201,7 @@ def _drive(run: Run, policy: Any, views: list[Any] | None) -> None:
         if hooks:
             _call_hooks(policy, hooks, run.drain_log())
         if status == engine.NEED_ADJUST:
-            if hasattr(policy, "adjust"):
-                for worker, share in (policy.adjust(run.view) or {}).items():
-                    run.set_share(worker, share)
+            _adjust(run, adjuster)
             continue
         request, view = run.request, run.view
         if views is not None:
@@ -232,18 +237,19 @@ def run_problem(
     """
     found = _as_rule(policy)
     views: list[Any] | None = [] if record_views else None
-    if found is not None and not (interpret or record_views or hasattr(policy, "adjust")):
+    if found is not None and not (interpret or record_views):
         run = Run(problem, compile_rule(*found, len(problem.workers)))
-        while run.advance() != engine.DONE:
-            pass
+        while run.advance() == engine.NEED_ADJUST:
+            _adjust(run, policy)
     else:
         run = Run(problem)
+        asked = policy
         if found is not None:
-            policy = InterpretedRule(*found)
-            policy.reset(len(problem.workers), problem.replicas, problem.seed)
+            asked = InterpretedRule(*found)
+            asked.reset(len(problem.workers), problem.replicas, problem.seed)
         elif hasattr(policy, "reset"):
             policy.reset(len(problem.workers), problem.seed)
-        _drive(run, policy, views)
+        _drive(run, asked, policy, views)
     a = run.memory.arrays
     return KernelRun(
         a["out"], a["wout"], a["tbt"], int(a["sc"]["decisions"][0]), int(a["sc"]["now_ps"][0]), views or []
