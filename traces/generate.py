@@ -107,8 +107,8 @@ def replicate(trace: Trace, n_requests: int, *, how: str = "concatenate", shift_
             which may end slightly above).
         how: ``concatenate``: copies one after the other, ``duration_s`` apart: the same rate and burstiness for
             longer. ``superpose``: copies at the same time, the starts of each rotated by a random shift: a higher
-            rate, and smoother than the original (independent bursts average out), unlike
-            :func:`traces.transform.scale_rate`.
+            rate, and smoother for its rate than the original (bursts average out: with m copies the counts' standard
+            deviation over their mean falls about as 1/sqrt(m)), unlike :func:`traces.transform.scale_rate`.
         shift_s: gap between concatenated copies.
         seed: of the shifts.
 

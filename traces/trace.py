@@ -209,10 +209,11 @@ class Trace:
 def _sortable(frame: pl.DataFrame) -> bool:
     """What is missing or of a wrong type is left for the check to name."""
     keys = [BY_NAME[name] for name in ("arrival_s", "session", "turn")]
-    return frame.height > 0 and all(
+    typed = frame.height > 0 and all(
         key.name in frame.columns and frame.schema[key.name] == key.dtype and not frame[key.name].null_count()
         for key in keys
     )
+    return typed and bool(frame["arrival_s"].is_finite().all())
 
 
 def _unknown(frame: pl.DataFrame) -> list[str]:
