@@ -304,7 +304,8 @@ def advance(s: Any, decide: Any, bind: Any) -> int:
             if t < time_ps or (t == time_ps and (kind > ASK or (kind == ASK and r > q))):
                 time_ps, kind, r, source = t, ASK, q, 2
         if source == 0:
-            if sc.n_heap == 0 or (kind == ADJUST and sc.n_heap == 1):
+            only_timer = sc.n_heap == 1 and kind == ADJUST and sc.next_root == sc.n_roots and sc.flow_next_ps < 0
+            if sc.n_heap == 0 or only_timer:
                 _fail_the_stuck(s)
                 if sc.n_done < n:
                     return _fail(s, 0, -1, n - sc.n_done)
