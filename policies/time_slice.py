@@ -8,14 +8,16 @@ Where there is no split worker, over the workers that can do both; where there i
 
 Shares (:func:`shares`, on a timer), for each split worker::
 
-    need  = pending prefill work / horizon_s          share of time that clears the queue within the horizon
-    bound = 1 - decode step / (beta * tightest TPOT objective of its streams)      what the decodes can spare
-    share = min(max_share, max(min_share, min(need, bound)))
+    spare = 1 - decode step / (beta * tightest TPOT objective of its streams)     share of time decodes can spare
+    share = max_share                                  if pending prefill work <= spare * horizon_s
+            min(max_share, max(min_share, spare))      else
 
-A share counts only while both phases have work (docs/engine.md), so a small one costs an idle worker nothing.
+TPOT is a mean over a stream's life, so a burst of prefill that fits in what the decodes can spare over the horizon
+runs first, and TTFT gains; a longer one gets no more than they can spare for good. A share counts only while both
+phases have work (docs/engine.md), so a large one costs nothing while no prefill is pending.
 
 Parameters:
-    horizon_s: time in which pending prefills should be done (s).
+    horizon_s: time over which a stream's delay is made good again, at most its life (s).
     beta: share of the tightest TPOT objective that a decode step may take, its slices of prefill included (1).
     min_share, max_share: bounds of the share (1), so that neither phase starves.
 
@@ -83,10 +85,10 @@ def shares(view: Any, params: Mapping[str, Param]) -> dict[int, float]:
     for i in range(len(view)):
         w = view[i]
         if w.role == SPLIT:
-            need = queued_work_s(w) / horizon_s
             decode_s = step_s(w, 0.0, 0.0, float(w.streams), float(w.decode_tokens)) if w.streams > 0 else 0.0
-            bound = 1.0 - decode_s / (beta * w.min_slo_tpot_s)
-            answer[int(w.id)] = min(most, max(least, min(need, bound)))
+            spare = 1.0 - decode_s / (beta * w.min_slo_tpot_s)
+            absorbed = queued_work_s(w) <= spare * horizon_s
+            answer[int(w.id)] = most if absorbed else min(most, max(least, spare))
     return answer
 
 

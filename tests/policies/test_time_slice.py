@@ -20,17 +20,18 @@ def test_routes_to_the_least_loaded_split_worker():
     assert ask(load("time_slice"), make_request(), view[2:])[1:3] == (LOCAL, 2)
 
 
-def test_shares_follow_the_queue_within_what_decodes_can_spare():
+def test_a_burst_that_decodes_can_absorb_runs_first():
+    # a step of 20 ms of 0.9 * 40 ms: spares 0.444, 0.889 s over the horizon
+    streams = {"streams": 100, "min_slo_tpot_s": 0.04}
     policy = load("time_slice", horizon_s=2.0)
     view = [
-        split(0, prefill_tokens=10_000),  # need 1.0 / 2
-        split(1, prefill_tokens=10_000, streams=100, min_slo_tpot_s=0.04),  # a step of 20 ms of 36: spares 0.444
-        split(2, streams=100, min_slo_tpot_s=0.04),  # no queue: the least
-        split(3, prefill_tokens=90_000),  # need 4.5: the most
-        split(4, prefill_tokens=90_000, streams=500, min_slo_tpot_s=0.04),  # decodes cannot spare any: the least
+        split(0, prefill_tokens=8_800, **streams),  # 0.88 s pending: absorbed
+        split(1, prefill_tokens=9_000, **streams),  # 0.90 s: only what they spare
+        split(2, prefill_tokens=19_000),  # nobody decodes: all of the horizon
+        split(3, prefill_tokens=1_000, streams=500, min_slo_tpot_s=0.04),  # a step of 60 ms: nothing to spare
         make_worker(id=5),
     ]
-    assert policy.adjust(view) == pytest.approx({0: 0.5, 1: 1 - 0.02 / 0.036, 2: 0.1, 3: 0.9, 4: 0.1})
+    assert policy.adjust(view) == pytest.approx({0: 0.9, 1: 1 - 0.02 / 0.036, 2: 0.9, 3: 0.1})
 
 
 def test_its_source_hash_covers_the_shares(monkeypatch):
