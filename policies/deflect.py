@@ -137,7 +137,7 @@ def decide(request: Any, view: Any, params: Any, memory: Any, seed: int) -> Acti
                 if d.local_prefills == 0:
                     cached = prompt - new_tokens(d, prompt) if aware else 0
                     score, chunk = largest_safe(d, prompt - cached, cached, params.beta * d.min_slo_tpot_s)
-                    if score < np.inf and better(score, h, home_s, home_hash):
+                    if better(score, h, home_s, home_hash):
                         home, home_hash, home_s, home_chunk = j, h, score, chunk
     if dest < 0:
         return reject(2)
