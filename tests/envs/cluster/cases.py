@@ -274,3 +274,66 @@ def random_problem(seed):
         approximate_ttl_ps=int(rng.choice([0, 10 * US, 60 * US, 1000 * US])),
         seed=int(rng.integers(1 << 31)),
     )
+
+
+# --------------------------------------------------------------------------------------------------
+# Real scales
+# --------------------------------------------------------------------------------------------------
+
+MS = 1000 * US
+
+
+def realistic_problem(seed, roles=(PREFILL, PREFILL, DECODE, DECODE), sessions=120, gap_ms=80.0, kv_tokens=40_000):
+    """Steps of about 11 ms with a floor that binds at small batches, prompts of thousands of tokens, RDMA links."""
+    rng = np.random.default_rng(seed)
+    rows, chains, prefixes, clock = [], [], Prefixes(rng, 2), 0.0
+    for session in range(sessions):
+        clock += gap_ms * MS * rng.exponential()
+        prompt, path = 0, []
+        turns = int(rng.integers(1, 4))
+        for turn in range(1, turns + 1):
+            prompt += int(min(8000, 20 + rng.lognormal(6.5, 1.0)))
+            output = int(min(600, 1 + rng.lognormal(4.5, 0.8)))
+            path = prefixes.extend(path, (prompt + output) // 512)
+            chains.append(path)
+            rows.append(
+                {
+                    "arrival_ps": int(clock) if turn == 1 else -1,
+                    "think_ps": int(rng.exponential(500 * MS)) if turn > 1 else 0,
+                    "next_turn": len(rows) + 1 if turn < turns else -1,
+                    "prompt_tokens": prompt,
+                    "output_tokens": output,
+                    "session": session,
+                    "turn": turn,
+                    "slo_ttft_s": 0.25 + 1e-4 * prompt,
+                    "slo_tpot_s": 0.025,
+                }
+            )
+            prompt += output
+    laws = law(11_107 * US, 10_371 * US, 42_965_000, 15_844, 52_074_000.0, 828.58)
+    workers = [
+        worker(
+            role,
+            group,
+            can_prefill=1,
+            total_blocks=kv_tokens // 16,
+            block_tokens=16,
+            node_blocks=32,
+            max_batched_tokens=2048,
+            max_num_seqs=64,
+            kv_bytes_per_token=163_840.0,
+            law=laws,
+        )
+        for group, role in enumerate(roles)
+    ]
+    return problem(
+        requests(*rows),
+        workers,
+        chains=chains,
+        prefix_block_tokens=512,
+        handover=HandoverPs(MS, 100 * MS, 2 * MS, 3 * US, 0.02),
+        scrape_period_ps=1000 * MS,
+        kv_event_delay_ps=int(rng.choice([0, 100 * MS])),
+        prefix_view=int(rng.choice([1, 2])),
+        seed=seed,
+    )
