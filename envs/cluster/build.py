@@ -187,6 +187,8 @@ def build_problem(
         rows["arrival_ps"][later] = -1
         think = frame["think_s"].fill_null(0.0).to_numpy()
         rows["think_ps"][later] = np.rint(think[later] * PS).astype(np.int64)
+    if mode == "clients":  # rounds of one benchmark user share no context: the router sees single requests
+        rows["session"], rows["turn"] = -1, 1
     rows["slo_ttft_s"], rows["slo_tpot_s"] = _objectives(frame, slo)
     offsets = trace.chain_offsets
     rows["chain_start"], rows["chain_len"] = offsets[:-1], np.diff(offsets)

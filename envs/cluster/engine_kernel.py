@@ -12,6 +12,7 @@ from typing import Any
 
 import numba
 from numba import types
+from numba.extending import intrinsic
 
 from envs.cluster.event_kernel import (
     ADJUST,
@@ -359,11 +360,26 @@ def advance(s: Any, decide: Any, bind: Any) -> int:
     return DONE
 
 
-@numba.njit(
-    types.int64(types.int64, types.FunctionType(DECIDE_SIGNATURE), types.FunctionType(BIND_SIGNATURE)),
-    cache=True,
-    error_model="numpy",
-)
+_DECIDE, _BIND = types.FunctionType(DECIDE_SIGNATURE), types.FunctionType(BIND_SIGNATURE)
+
+
+@numba.njit(types.int64(types.int64, _DECIDE, _BIND), cache=True, error_model="numpy")
 def advance_at(table: int, decide: Any, bind: Any) -> int:
-    """``advance`` on the state whose address table lies at ``table`` (state.Memory.addresses)."""
+    """``advance`` with a compiled rule, on the state whose address table lies at ``table`` (state.Memory.table)."""
     return advance(state_at(table), decide, bind)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _no_decide(typingctx: Any) -> Any:
+    return _DECIDE(), lambda context, builder, signature, args: context.get_constant_null(_DECIDE)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _no_bind(typingctx: Any) -> Any:
+    return _BIND(), lambda context, builder, signature, args: context.get_constant_null(_BIND)
+
+
+@numba.njit(types.int64(types.int64), cache=True, error_model="numpy")
+def advance_asking(table: int) -> int:
+    """``advance`` for policies that answer from outside (scalars.use_rule is 0, so no function is called)."""
+    return advance(state_at(table), _no_decide(), _no_bind())

@@ -23,7 +23,7 @@ from envs.cluster.state import (
     LOG_PREFILL_DONE,
     Memory,
 )
-from policies.contract import RequestView, WorkerView, reject, rule, rule_spec
+from policies.contract import RequestView, WorkerView, rule_spec
 from traces import Trace
 
 __all__ = ["KernelRun", "PolicyAnswerError", "Run", "build_problem", "run_problem", "simulate"]
@@ -31,12 +31,6 @@ __all__ = ["KernelRun", "PolicyAnswerError", "Run", "build_problem", "run_proble
 
 class PolicyAnswerError(ValueError):
     """A policy gave an answer that the cluster cannot carry out."""
-
-
-@rule(name="nobody")
-def _nobody(request: Any, view: Any, params: Any, memory: Any, seed: int) -> Any:
-    """Stands in for the rule when a policy answers from outside; never called."""
-    return reject(0)
 
 
 _REASONS = {
@@ -83,11 +77,15 @@ class Run:
     """
 
     def __init__(self, problem: Problem, rule_code: RuleCode | None = None, *, log: bool = False) -> None:
-        code = rule_code or compile_rule(_nobody, {}, len(problem.workers))
+        none = np.zeros(0, np.uint8)
         self.problem = problem
-        self.memory = Memory(problem, param_bytes=code.params, memory_row=code.memory)
+        self.memory = Memory(
+            problem,
+            param_bytes=rule_code.params if rule_code else none,
+            memory_row=rule_code.memory if rule_code else none,
+        )
         a = self.memory.arrays
-        self._code = code
+        self._code = rule_code
         self._sc, self._ans, self._reqv, self._board = a["sc"][0], a["ans"], a["reqv"], a["board"]
         self._sc["use_rule"] = rule_code is not None
         if log:
@@ -96,7 +94,10 @@ class Run:
     def advance(self) -> int:
         """Run on; returns DONE, NEED_ROUTE, NEED_BIND or NEED_ADJUST (see engine_kernel)."""
         while True:
-            status = engine.advance_at(self.memory.table, self._code.decide, self._code.bind)
+            if self._code is None:
+                status = engine.advance_asking(self.memory.table)
+            else:
+                status = engine.advance_at(self.memory.table, self._code.decide, self._code.bind)
             if status == engine.GROW:
                 self.memory.grow()
             elif status == engine.ERROR:
