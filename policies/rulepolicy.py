@@ -8,7 +8,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import FunctionType, ModuleType
+from types import FunctionType
 from typing import Any
 
 from policies.contract import Param, RuleSpec, rule_spec
@@ -128,5 +128,3 @@ def _collect(function: Callable[..., Any], parts: dict[str, str]) -> None:
             parts[f"{function.__module__}.{name}"] = repr(value)
         elif inspect.isclass(value) and not hasattr(builtins, name) and value.__module__.startswith("policies."):
             parts[f"{value.__module__}.{name}"] = inspect.getsource(value)
-        elif isinstance(value, ModuleType):
-            continue
