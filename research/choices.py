@@ -15,6 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from research.errors import ResearchError, nearest
 
 if TYPE_CHECKING:
@@ -50,9 +52,37 @@ class TraceChoice:
         """``train``, ``validation`` or ``test``."""
         return _zones(self)[name]
 
-    def window(self, zone: str, windows: int, index: int) -> Trace:
-        """One of ``windows`` disjoint windows of a zone."""
-        return _windows(self, zone, windows)[index]
+    def window(self, zone: str, windows: int, index: int, lead_in: float) -> Window:
+        """One of ``windows`` disjoint windows of a zone, with ``lead_in`` windows of what came before it."""
+        return _windows(self, zone, windows, lead_in)[index]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window and what leads into it.
+
+    Attributes:
+        trace: starts ``lead_s`` before the window and ends with it.
+        lead_s: served first, so that caches, queues and running sessions are there; not counted.
+        length_s: of the window.
+    """
+
+    trace: Trace
+    lead_s: float
+    length_s: float
+
+
+def pace_per_s(trace: Trace) -> float:
+    """What a load scales, per second: requests in open replay, else session starts (and requests without one)."""
+    if trace.replay == "open":
+        return trace.rate_per_s
+    loose = int((trace.frame["session"] < 0).sum())
+    return (trace.n_sessions + loose) / trace.duration_s if trace.duration_s > 0 else float("inf")
+
+
+def pace_unit(trace: Trace) -> str:
+    """``requests`` or ``sessions``: see :func:`pace_per_s`."""
+    return "requests" if trace.replay == "open" else "sessions"
 
 
 @cache
@@ -71,17 +101,29 @@ def _zones(choice: TraceChoice) -> dict[str, Trace]:
 
 
 @cache
-def _windows(choice: TraceChoice, zone: str, windows: int) -> list[Trace]:
+def _windows(choice: TraceChoice, zone: str, windows: int, lead_in: float) -> list[Window]:
     from traces import TraceError
 
-    trace = choice.zone(zone)
-    try:
-        return trace.windows(windows)
-    except TraceError as error:
-        raise ResearchError(
-            f"trace {choice.name}: its {zone} zone ({len(trace)} requests in {trace.duration_s:.0f} s) does not fill "
-            f"{windows} windows: {error}. Give fewer (windows=N, knee.windows=N) or a longer trace"
-        ) from None
+    trace, parts = choice.load(), _zones(choice)
+    order = list(parts)
+    before = order[max(order.index(zone) - 1, 0)]
+    starts = dict(zip(order, np.cumsum([0.0] + [parts[z].duration_s for z in order]), strict=False))
+    # Zones are cut without a session across; what leads into the first window is the end of the zone before.
+    base = trace.window(float(starts[before]), float(starts[zone]) + parts[zone].duration_s)
+    first = float(starts[zone] - starts[before])
+    length = parts[zone].duration_s / windows
+    out = []
+    for i in range(windows):
+        start = first + i * length
+        lead = min(lead_in * length, start)
+        try:
+            out.append(Window(base.window(start - lead, start + length, across="restart"), lead, length))
+        except TraceError as error:
+            raise ResearchError(
+                f"trace {choice.name}: its {zone} zone ({len(parts[zone])} requests in {parts[zone].duration_s:.0f} s) "
+                f"does not fill {windows} windows: {error}. Give fewer (windows=N, knee.windows=N) or a longer trace"
+            ) from None
+    return out
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,6 +78,7 @@ def introduction(study: Study) -> str:
 
 def summarise(study: Study, done: Conducted) -> dict[str, Any]:
     """The content of ``summary.json``: rows, differences, winners, words, provenance. Equal runs give an equal one."""
+    from research.choices import pace_unit
     from research.evidence import provenance, summary, words
 
     trace = study.trace.load()
@@ -93,6 +94,7 @@ def summarise(study: Study, done: Conducted) -> dict[str, Any]:
         "given": {p.label: dict(p.params) for p in study.entrants},
         "reference": study.reference.label,
         "unranked": unranked,
+        "rate_unit": pace_unit(trace),
         "windows": study.windows,
         "seeds": study.seeds,
         "knee": knee_plain(study, done),
@@ -163,9 +165,13 @@ def knee_plain(study: Study, done: Conducted) -> dict[str, Any] | None:
 
 def notes(study: Study, summary: Mapping[str, Any]) -> str:
     """What the table's figures are."""
+    before = "the window" if study.lead_in == 1.0 else f"{study.lead_in:g} windows"
+    lead = f"; {before} before it {'is' if study.lead_in == 1.0 else 'are'} served first, uncounted, from idle with empty caches"
+    if study.lead_in == 0.0:
+        lead = ", which starts idle with empty caches"
     lines = [
         f"Measured: requests that arrive after the first {study.skip_first:.0%} and before the last "
-        f"{study.skip_last:.0%} of each window; every window starts with an idle cluster and empty caches.",
+        f"{study.skip_last:.0%} of each window{lead}.",
         "Goodput: requests a second that meet all their objectives. Δ: paired over windows, Holm-adjusted. "
         "✓: a proven winner.",
     ]

@@ -159,8 +159,9 @@ def simulate_run(run: Run) -> tuple[dict[str, float | None], dict[str, bytes]]:
     from envs.cluster.simulator import simulate
     from research.evidence.metrics import measure, measured_interval
 
-    window = run.trace.window(run.zone, run.windows, run.window)
-    interval = measured_interval(window.duration_s / run.scale, run.skip_first, run.skip_last)
+    window = run.trace.window(run.zone, run.windows, run.window, run.lead_in)
+    lead_s, length_s = window.lead_s / run.scale, window.length_s / run.scale
+    interval = measured_interval(lead_s, length_s, run.skip_first, run.skip_last)
     cluster = run.cluster
     if run.off_by:
         from envs.hardware.uncertainty import perturb
@@ -169,7 +170,7 @@ def simulate_run(run: Run) -> tuple[dict[str, float | None], dict[str, bytes]]:
         predictors = tuple(perturb(w.profile, run.off_by, seed=run.window) for w in cluster.workers)
         cluster = replace(cluster, predictors=predictors)
     result = simulate(
-        window.scale_rate(run.scale),
+        window.trace.scale_rate(run.scale),
         cluster,
         run.policy.build(),
         run.slo,

@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from research.choices import pace_per_s, pace_unit
 from research.errors import ResearchError
 from research.evidence.runs import key_of
 
@@ -40,7 +41,7 @@ class Knee:
     Attributes:
         outcome: ``found``; ``too slow``: the lowest rate of the grid fails already; ``never full``: the highest passes.
         scale: the knee as a multiple of the validation zone's own rate; None without one.
-        rate_per_s: the same in requests per second (of all turns, at the trace's own pace of sessions).
+        rate_per_s: the same per second: requests in open replay, else session starts.
         curve: rates tried, ascending.
     """
 
@@ -51,21 +52,20 @@ class Knee:
 
     def sentence(self, study: Study) -> str:
         """The outcome in words."""
+        unit = f"{pace_unit(study.trace.load())}/s"
         share = f"{study.knee.attainment:.0%} of feasible requests"
         if self.outcome == FOUND:
             return (
-                f"knee: {self.rate_per_s:.4g} requests/s ({self.scale:.3g} x the trace's own rate), the largest rate "
+                f"knee: {self.rate_per_s:.4g} {unit} ({self.scale:.3g} x the trace's own rate), the largest rate "
                 f"at which {study.reference.label} meets the objectives of {share}"
             )
         if self.outcome == TOO_SLOW:
             low = self.curve[0]
             return (
-                f"no knee: at {low.rate_per_s:.3g} requests/s already {study.reference.label} meets the objectives of "
+                f"no knee: at {low.rate_per_s:.3g} {unit} already {study.reference.label} meets the objectives of "
                 f"only {low.attainment:.1%} of feasible requests ({low.infeasible_share:.1%} of all are infeasible)"
             )
-        return (
-            f"no knee: {share} are served well up to {self.curve[-1].rate_per_s:.4g} requests/s, the highest rate tried"
-        )
+        return f"no knee: {share} are served well up to {self.curve[-1].rate_per_s:.4g} {unit}, the highest rate tried"
 
 
 def find_knee(study: Study, runner: Runner) -> Knee:
@@ -93,7 +93,7 @@ def find_knee(study: Study, runner: Runner) -> Knee:
 
 def _search(study: Study, runner: Runner) -> Knee:
     settings = study.knee
-    rate = study.trace.zone("validation").rate_per_s
+    rate = pace_per_s(study.trace.zone("validation"))
     points: dict[float, Point] = {}
 
     def passes(scale: float) -> bool:
@@ -102,7 +102,7 @@ def _search(study: Study, runner: Runner) -> Knee:
             for window in range(settings.windows)
             for seed in study.seed_list()
         ]
-        results = runner.run(study, runs, f"searching the knee, {scale * rate:.3g} requests/s")
+        results = runner.run(study, runs, f"searching the knee, {scale * rate:.3g}/s")
         known = [m["feasible_attainment"] for m in results if m["feasible_attainment"] is not None]
         attainment = math.fsum(known) / len(known) if known else math.nan
         shares = [m["infeasible_share"] or 0.0 for m in results]
@@ -132,7 +132,7 @@ def scales(study: Study, knee: Knee | None) -> list[tuple[float, float, float]]:
     Raises:
         ResearchError: loads are multiples of a knee that does not exist.
     """
-    own = study.trace.zone("test").rate_per_s
+    own = pace_per_s(study.trace.zone("test"))
     if study.rates_per_s:
         at = knee.rate_per_s if knee is not None and knee.rate_per_s else math.nan
         return [(rate / at, rate, rate / own) for rate in study.rates_per_s]

@@ -6,7 +6,7 @@ import base64
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -19,6 +19,7 @@ from research.errors import ResearchError
 
 if TYPE_CHECKING:
     import polars as pl
+    from matplotlib.figure import Figure
 
 SUMMARY = "Write the report of a finished study again: report.html and figures/*.png."
 EXAMPLES = ("path=results/compare-default-2p2d-tight",)
@@ -89,9 +90,9 @@ def draw(summary: Mapping[str, Any], store: Path, folder: Path) -> list[dict[str
 
     rate = nearest_rate(summary)
     load = next(r["load"] for r in summary["rows"] if r["rate_per_s"] == rate)
-    where = f"{rate:.3g} requests/s" if load is None else f"load {load:g}"
-    requests = read_requests(summary, store, load, rate)
-    plans = [
+    where = f"{rate:.3g} {summary['rate_unit']}/s" if load is None else f"load {load:g}"
+    requests = read_requests(summary, store, rate)
+    plans: list[tuple[str, str, Callable[[], Figure | None]]] = [
         ("goodput", "Goodput over load; bars are 95 % intervals over windows.", partial(figures.goodput, summary)),
         (
             "differences",
@@ -131,7 +132,7 @@ def nearest_rate(summary: Mapping[str, Any]) -> float:
     return float(min(at, key=lambda a: abs(math.log(a[1])))[0])
 
 
-def read_requests(summary: Mapping[str, Any], store: Path, load: float | None, rate: float) -> dict[str, pl.DataFrame]:
+def read_requests(summary: Mapping[str, Any], store: Path, rate: float) -> dict[str, pl.DataFrame]:
     """Requests of each policy at one load, as far as the runs kept them."""
     import polars as pl
 

@@ -47,6 +47,7 @@ class Run:
     policy: PolicyChoice
     seed: int
     adjust_period_s: float
+    lead_in: float  # windows served before this one, not counted
     skip_first: float
     skip_last: float
     requests: bool  # keep a compact table of the requests
@@ -70,6 +71,7 @@ class Study:
     windows: int
     seeds: int
     seed: int
+    lead_in: float
     skip_first: float
     skip_last: float
     adjust_period_s: float
@@ -111,6 +113,7 @@ class Study:
             policy=policy,
             seed=seed,
             adjust_period_s=self.adjust_period_s,
+            lead_in=self.lead_in,
             skip_first=self.skip_first,
             skip_last=self.skip_last,
             requests=self.requests if requests is None else requests,
@@ -147,7 +150,7 @@ class Study:
             "cluster_sha256": key_of(asdict(self.cluster)),
             "slo": asdict(self.slo),
             "adjust_period_s": self.adjust_period_s,
-            "measure": {"skip_first": self.skip_first, "skip_last": self.skip_last},
+            "measure": {"lead_in": self.lead_in, "skip_first": self.skip_first, "skip_last": self.skip_last},
             "code": code_version(),
         }
 
@@ -201,6 +204,7 @@ def study_from(config: DictConfig, command: str) -> Study:
         windows=int(number("windows", low=1, whole=True)),
         seeds=seeds,
         seed=int(number("seed", low=0, whole=True)),
+        lead_in=number("measure.lead_in", low=0.0, high=100.0),
         skip_first=measure_first,
         skip_last=measure_last,
         adjust_period_s=number("adjust_period_s", low=0.0),

@@ -74,12 +74,21 @@ def goodput(summary: Mapping[str, Any]) -> Figure:
         axes.errorbar(
             x, [r["estimate"] for r in own], yerr=_error(own), color=colour, marker=marker, **_MARK, label=policy
         )
-    offered = [x_of[r] for r in rates]
-    axes.plot(offered, rates, color=_ink(), lw=0.9, ls=(0, (4, 3)), alpha=0.7, label="offered", zorder=1)
+    ticks = [x_of[r] for r in rates]
+    axes.plot(
+        ticks,
+        [_offered(summary, r) for r in rates],
+        color=_ink(),
+        lw=0.9,
+        ls=(0, (4, 3)),
+        alpha=0.7,
+        label="offered",
+        zorder=1,
+    )
     axes.set(xlabel=label, ylabel="goodput, requests/s", title="Requests that meet all their objectives")
     axes.set_ylim(bottom=0)
-    axes.set_xticks(offered)
-    axes.set_xticklabels([f"{v:g}" for v in (round(v, 3) for v in offered)])
+    axes.set_xticks(ticks)
+    axes.set_xticklabels([f"{v:.4g}" for v in ticks])
     figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper")
     return figure
 
@@ -90,7 +99,7 @@ def _one_load(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], loo
     for y, row in enumerate(rows):
         colour, marker = look[row["policy"]]
         axes.errorbar([row["estimate"]], [y], xerr=_error([row]), color=colour, marker=marker, **_MARK)
-    axes.axvline(rows[0]["rate_per_s"], color=_ink(), lw=0.9, ls=(0, (4, 3)), alpha=0.7)
+    axes.axvline(_offered(summary, rows[0]["rate_per_s"]), color=_ink(), lw=0.9, ls=(0, (4, 3)), alpha=0.7)
     axes.set_yticks(range(len(rows)), [r["policy"] for r in rows])
     axes.set_ylim(-0.6, len(rows) - 0.4)
     axes.set(xlabel="goodput, requests/s (dashed: offered)", title="Requests that meet all their objectives")
@@ -212,7 +221,7 @@ def knee(summary: Mapping[str, Any]) -> Figure | None:
         )
     axes.set(
         xscale="log",
-        xlabel="requests/s",
+        xlabel=f"{summary['rate_unit']}/s",
         ylabel="share of feasible\nrequests served well",
         ylim=(0, 1.03),
         title=f"Capacity under {found['policy']}, validation windows",
@@ -247,13 +256,16 @@ def svg(draw: Draw, prefix: str) -> str:
     text = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', text)
     text = re.sub(r'href="#([^"]+)"', rf'href="#{prefix}-\1"', text)
     text = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", text)
-    return re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', 'role="img"', text, count=1)
+    size = re.search(r'width="([\d.]+)pt" height="[\d.]+pt"', text)
+    assert size is not None
+    # One scale for all pictures of a page, so that their letters have one size.
+    return text.replace(size[0], f'role="img" style="max-width:{float(size[1]) * 1.45:.0f}px;width:100%"', 1)
 
 
 _MARK: dict[str, Any] = {"ms": 5.5, "lw": 1.5, "elinewidth": 1.3, "capsize": 2.5, "zorder": 3}
 
 
-def _style(ink: str) -> dict[str, Any]:
+def _style(ink: str) -> Any:
     colours = ("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color", "grid.color")
     return STYLE | dict.fromkeys(colours, ink)
 
@@ -274,7 +286,14 @@ def _error(rows: Sequence[Mapping[str, Any]]) -> list[list[float]]:
 def _x_axis(summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tuple[dict[float, float], str]:
     if all(r["load"] is not None for r in rows):
         return {r["rate_per_s"]: r["load"] for r in rows}, "load, multiples of the knee"
-    return {r["rate_per_s"]: r["rate_per_s"] for r in rows}, "offered requests/s"
+    return {r["rate_per_s"]: r["rate_per_s"] for r in rows}, f"{summary['rate_unit']}/s"
+
+
+def _offered(summary: Mapping[str, Any], rate: float) -> float:
+    """Requests that arrived per second of the measured time, under the reference."""
+    wanted = (summary["reference"], rate, "offered_per_s")
+    found = next(r for r in summary["rows"] if (r["policy"], r["rate_per_s"], r["metric"]) == wanted)
+    return float(found["estimate"] or 0.0)
 
 
 def _tpot_objective(summary: Mapping[str, Any]) -> float | None:

@@ -1,8 +1,8 @@
 """What one run was like: from a simulator's result to a flat dict of numbers, units in the keys.
 
 Only requests that arrive in the measured part of the window count (:func:`measured_interval`), so that a cluster
-that starts empty and drains at the end does not flatter anybody. Three kinds are of the whole window, since the
-simulator sums them: gaps between tokens (``tbt_*``), utilisation, and the workers' totals.
+that starts empty and drains at the end does not flatter anybody. Three kinds are of the whole run, lead-in included,
+since the simulator sums them: gaps between tokens (``tbt_*``), utilisation, and the workers' totals.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HIGHER_IS_BETTER = ("goodput_per_s", "goodput_per_gpu_per_s", "attainment", "fea
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Measured part of a window, in seconds from its start; ``end_s`` is not included."""
+    """Measured part of a run, in seconds from its start; ``end_s`` is not included."""
 
     start_s: float
     end_s: float
@@ -37,12 +37,12 @@ class Interval:
         return self.end_s - self.start_s
 
 
-def measured_interval(duration_s: float, skip_first: float, skip_last: float) -> Interval:
-    """The middle of a window of ``duration_s``: without its first and last shares.
+def measured_interval(lead_s: float, length_s: float, skip_first: float, skip_last: float) -> Interval:
+    """The middle of a window of ``length_s`` that starts at ``lead_s``: without its first and last shares.
 
     It is a part of the *offered* time, so it is the same for every policy.
     """
-    return Interval(duration_s * skip_first, duration_s * (1.0 - skip_last))
+    return Interval(lead_s + length_s * skip_first, lead_s + length_s * (1.0 - skip_last))
 
 
 def measure(result: SimResult, interval: Interval) -> Metrics:
@@ -154,7 +154,7 @@ def tbt_quantiles(result: SimResult) -> Metrics:
 
 
 def worker_metrics(result: SimResult) -> Metrics:
-    """Utilisation (share of the span spent in steps) by role, and totals, over the whole window."""
+    """Utilisation (share of the span spent in steps) by role, and totals, over the whole run."""
     by_role = result.workers.group_by("role").agg(
         ((pl.col("prefill_s") + pl.col("decode_s") + pl.col("mixed_s")).sum() / (pl.len() * result.span_s)).alias(
             "busy"

@@ -35,7 +35,9 @@ def comparison_table(summary: Mapping[str, Any]) -> Table:
     off = sorted({r["off_by"] for r in summary["robustness"]["rows"]})
     off_cells = {(r["policy"], r["off_by"]): r for r in summary["robustness"]["rows"] if r["metric"] == HEADLINE}
     table = Table(title=summary["title"], title_justify="left", header_style="bold", pad_edge=False)
-    table.add_column("load" if not math.isnan(_nan(summary["winners"][0]["load"])) else "rate/s", justify="right")
+    table.add_column(
+        "load" if not math.isnan(_nan(summary["winners"][0]["load"])) else f"{summary['rate_unit']}/s", justify="right"
+    )
     table.add_column("policy", no_wrap=True)
     table.add_column("goodput/s [95 %]", justify="right", no_wrap=True)
     for name in ("attained", "TTFT p95 s", "p99 s", "TPOT p99 ms", "TBT p99 ms", "hit", "deflect", "KV GB"):
@@ -91,7 +93,7 @@ def detail_table(summary: Mapping[str, Any], policy: str) -> Table:
     table.add_column("figure")
     for rate in rates:
         load = next(r["load"] for r in rows if r["rate_per_s"] == rate)
-        table.add_column(load_words(_nan(load), rate), justify="right")
+        table.add_column(load_words(load, rate, summary["rate_unit"]), justify="right")
     for metric in dict.fromkeys(r["metric"] for r in rows):
         found = [cells.get((policy, rate, metric)) for rate in rates]
         table.add_row(metric, *("-" if r is None else with_interval(r["estimate"], r["low"], r["high"]) for r in found))

@@ -21,24 +21,34 @@ METRIC_WORDS = {
 }
 
 
-def load_words(load: float, rate_per_s: float) -> str:
-    """``load 1.00 (31.2 requests/s)``."""
-    rate = f"{rate_per_s:.3g} requests/s"
-    return rate if math.isnan(load) else f"load {load:g} ({rate})"
+def sig(value: float, sign: str = "") -> str:
+    """Three significant digits, trailing zeros kept: 26.0, 0.416, 1230."""
+    return f"{value:{sign}#.3g}".rstrip(".") if abs(value) < 1000 else f"{value:{sign}.0f}"
 
 
-def verdict(winner: Mapping[str, Any], windows: int) -> str:
+def relative(share: float) -> str:
+    """``+4.2%``, or ``3.1 times`` where a percentage would say little."""
+    return f"{1.0 + share:.3g} times" if share > 1.0 else f"{share:+.1%}"
+
+
+def load_words(load: float | None, rate_per_s: float, unit: str) -> str:
+    """``load 1 (31.2 requests/s)``; without a knee the rate alone."""
+    rate = f"{sig(rate_per_s)} {unit}/s"
+    return rate if load is None or math.isnan(load) else f"load {load:g} ({rate})"
+
+
+def verdict(winner: Mapping[str, Any], unit: str) -> str:
     """Who wins at a load, by how much, how sure."""
-    where = load_words(winner["load"], winner["rate_per_s"])
+    where = load_words(winner["load"], winner["rate_per_s"], unit)
     value, leader, second = winner["estimate"], winner["leader"], winner["runner_up"]
     if second is None:
-        return f"{where}: only {leader} is ranked, goodput {value:.3g}/s."
-    gap = f"{second['estimate']:+.3g}/s ({second['relative']:+.1%})"
-    interval = f"[{second['low']:+.3g}, {second['high']:+.3g}]"
+        return f"{where}: only {leader} is ranked, goodput {sig(value)}/s."
+    gap = f"{sig(second['estimate'], '+')}/s ({relative(second['relative'])})"
+    interval = f"[{sig(second['low'], '+')}, {sig(second['high'], '+')}]"
     level = f"{second['confidence']:.3g}".rstrip("0")
     if winner["proven"]:
         return (
-            f"{where}: {leader} wins, goodput {value:.3g}/s, {gap} over {second['versus']}; paired interval {interval} "
+            f"{where}: {leader} wins, goodput {sig(value)}/s, {gap} over {second['versus']}; paired interval {interval} "
             f"at level {level} over {second['windows']} windows{_indicative(second)}."
         )
     if second["estimate"] == 0.0 and second["low"] == 0.0 == second["high"]:
@@ -46,18 +56,18 @@ def verdict(winner: Mapping[str, Any], windows: int) -> str:
     if math.isnan(second["low"]):
         return (
             f"{where}: no winner is proven: {leader} leads, {gap} over {second['versus']}, "
-            f"with no interval from {windows} window."
+            f"with no interval from {second['windows']} window."
         )
     others = [name for name in winner.get("not_told_apart", ()) if name != second["versus"]]
     too = f" (nor from {', '.join(others)})" if others else ""
     return (
-        f"{where}: no winner is proven: {leader} leads with {value:.3g}/s but is not told apart from "
+        f"{where}: no winner is proven: {leader} leads with {sig(value)}/s but is not told apart from "
         f"{second['versus']}{too}: {gap}, paired interval {interval} at level {level}{_indicative(second)}. "
-        f"{second['windows']} windows find a true difference of {second['detectable']:.2g}/s in 4 of 5 cases."
+        f"{second['windows']} windows find a true difference of {sig(second['detectable'])}/s in 4 of 5 cases."
     )
 
 
-def other_winners(winner: Mapping[str, Any]) -> str | None:
+def other_winners(winner: Mapping[str, Any], unit: str) -> str | None:
     """Figures whose best mean belongs to another policy than the leader by goodput."""
     found: dict[str, list[str]] = {}
     for metric in COMPARED:
@@ -67,7 +77,7 @@ def other_winners(winner: Mapping[str, Any]) -> str | None:
     if not found:
         return None
     parts = [f"{policy} ({', '.join(metrics)})" for policy, metrics in found.items()]
-    return f"{load_words(winner['load'], winner['rate_per_s'])}: best means of other figures: {'; '.join(parts)}."
+    return f"{load_words(winner['load'], winner['rate_per_s'], unit)}: best means of other figures: {'; '.join(parts)}."
 
 
 def robustness_words(summary: Mapping[str, Any]) -> list[str]:
@@ -76,20 +86,21 @@ def robustness_words(summary: Mapping[str, Any]) -> list[str]:
     for off_by, entry in summary["robustness"]["leaders"].items():
         share = f"{float(off_by):.0%}"
         base, now = summary["robustness"]["leader"], entry["leader"]
-        where = load_words(summary["robustness"]["load"], summary["robustness"]["rate_per_s"])
+        where = load_words(summary["robustness"]["load"], summary["robustness"]["rate_per_s"], summary["rate_unit"])
         if now == base:
-            out.append(f"{where}: {base} still leads with the predictor {share} off ({entry['estimate']:.3g}/s).")
+            out.append(f"{where}: {base} still leads with the predictor {share} off ({sig(entry['estimate'])}/s).")
         else:
             out.append(
-                f"{where}: with the predictor {share} off {now} leads instead of {base} ({entry['estimate']:.3g}/s)."
+                f"{where}: with the predictor {share} off {now} leads instead of {base} ({sig(entry['estimate'])}/s)."
             )
     return out
 
 
 def say(summary: Mapping[str, Any], unranked: Sequence[str], has_prefixes: bool) -> list[str]:
     """All sentences, in order."""
-    lines = [verdict(w, w["runner_up"]["windows"] if w["runner_up"] else 0) for w in summary["winners"]]
-    lines += [line for w in summary["winners"] if (line := other_winners(w)) is not None]
+    unit = summary["rate_unit"]
+    lines = [verdict(w, unit) for w in summary["winners"]]
+    lines += [line for w in summary["winners"] if (line := other_winners(w, unit)) is not None]
     if summary["robustness"]["leaders"]:
         lines += robustness_words(summary)
     if not has_prefixes:

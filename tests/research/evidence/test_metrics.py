@@ -12,8 +12,9 @@ ALL = Interval(0.0, 10.0)
 
 
 def test_the_measured_part_is_the_middle_of_the_window():
-    interval = measured_interval(200.0, 0.10, 0.05)
+    interval = measured_interval(0.0, 200.0, 0.10, 0.05)
     assert (interval.start_s, interval.end_s) == (20.0, 190.0)
+    assert measured_interval(50.0, 200.0, 0.10, 0.05) == Interval(70.0, 240.0)
     out = measure(result([{"arrival_s": t} for t in (19.9, 20.0, 100.0, 189.9, 190.0)], span_s=200.0), interval)
     assert out["requests"] == 3
     assert out["goodput_per_s"] == pytest.approx(3 / 170)
