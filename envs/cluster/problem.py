@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 PS = 1_000_000_000_000  # picoseconds in a second
 
-# Step law in picoseconds. The three decode terms are whole numbers, so that k undisturbed decode steps sum
-# exactly (closed form == stepwise). The prefill terms stay floats; their sum is rounded once a step.
+# Step law in picoseconds. The terms of a decode-only step are whole numbers, so that k undisturbed decode steps sum
+# exactly (closed form == stepwise). The two prefill terms stay floats and are rounded, each once a step.
 LAW_DTYPE = np.dtype(
     [
         ("floor_ps", "i8"),
@@ -174,8 +174,16 @@ def tbt_bin_edges_s() -> NDArray[np.float64]:
 
 
 def step_ps(law: Any, new_tokens: int, attn2: int, n_decodes: int, kv_tokens: int) -> int:
-    """Duration of one step: the one shared definition. ``attn2`` = sum(chunk * (2*ctx + chunk))."""
-    t = law.c0_ps + law.c_seq_ps * n_decodes + law.c_kv_ps * kv_tokens
+    """Duration of one step: the one shared definition. ``attn2`` = sum(chunk * (2*ctx + chunk)).
+
+    The floor is the time to read the weights once: it bounds the matrix products from below, and attention,
+    sequences and KV reads come on top.
+    """
+    t = law.c0_ps
     if new_tokens > 0:
-        t += int(round(law.c_tok_ps * new_tokens + law.c_attn_ps * (0.5 * attn2)))
-    return t if t > law.floor_ps else law.floor_ps
+        t += int(round(law.c_tok_ps * new_tokens))
+    if t < law.floor_ps:
+        t = law.floor_ps
+    if new_tokens > 0:
+        t += int(round(law.c_attn_ps * (0.5 * attn2)))
+    return t + law.c_seq_ps * n_decodes + law.c_kv_ps * kv_tokens

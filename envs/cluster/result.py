@@ -52,8 +52,8 @@ def _prefill_s(problem: Problem, w: int, prompts: NDArray[np.int64]) -> NDArray[
     full, rest = np.divmod(n, budget)
 
     def step(new: Any, attn: Any) -> Any:
-        t = law["c0_ps"] + law["c_tok_ps"] * new + law["c_attn_ps"] * attn
-        return np.maximum(t, law["floor_ps"]) / 1e12
+        matrices = np.maximum(law["c0_ps"] + law["c_tok_ps"] * new, law["floor_ps"])
+        return (matrices + law["c_attn_ps"] * attn) / 1e12
 
     total = np.where(rest > 0, step(rest, rest * (full * budget + rest / 2)), 0.0)
     for k in range(int(full.max(initial=0))):
@@ -85,7 +85,7 @@ def idle_latency(problem: Problem) -> tuple[NDArray[np.float64], NDArray[np.floa
         fits = -(-(prompts + outputs) // block) <= win["total_blocks"][d]
 
         def decode_s(context: Any, law: Any = law) -> Any:
-            return np.maximum(law["c0_ps"] + law["c_seq_ps"] + law["c_kv_ps"] * context, law["floor_ps"]) / 1e12
+            return (max(law["c0_ps"], law["floor_ps"]) + law["c_seq_ps"] + law["c_kv_ps"] * context) / 1e12
 
         tpot = np.where(fits, np.minimum(tpot, decode_s(prompts + outputs / 2)), tpot)
         if d in prefill:

@@ -226,7 +226,7 @@ def _plan(s: Any, w: int) -> int:
 
 
 @njit
-def _undisturbed_steps(s: Any, w: int, duration: int) -> int:
+def _undisturbed_steps(s: Any, w: int) -> int:
     """How many decode steps from now on are alike: until one finishes or memory runs short."""
     wk, win = s.wk[w], s.win[w]
     if wk.step_new > 0 or wk.n_first > 0 or wk.n_prefilling > 0 or wk.contested == 1:
@@ -236,9 +236,6 @@ def _undisturbed_steps(s: Any, w: int, duration: int) -> int:
     if win.role == SPLIT and (wk.last_decode_ps != s.sc[0].now_ps or wk.q_head >= 0):
         return 1  # decodes have waited, so the first gap is longer; or the phase may change
     if s.sc[0].kv_delay_ps > 0 and win.prefix_cache == 1:  # cache events carry their time: one by one
-        return 1
-    law = win.law
-    if law.c0_ps + law.c_seq_ps * wk.step_decodes + law.c_kv_ps * wk.kv_sum != duration:  # on the floor
         return 1
     least = s.fin[w, 0]
     for slot in range(1, wk.n_run):
@@ -280,7 +277,7 @@ def schedule(s: Any, g: int) -> None:
         if wk.seg_d1 > 0:
             wk.seg_k = 1
             if group.count == 1:
-                wk.seg_k = _undisturbed_steps(s, w, longest)
+                wk.seg_k = _undisturbed_steps(s, w)
                 if wk.seg_k > 1:
                     wk.seg_inc = s.win[w].law.c_kv_ps * wk.step_decodes
                     k = wk.seg_k
