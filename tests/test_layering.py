@@ -68,7 +68,12 @@ def is_rule_module(path: Path) -> bool:
 
 def exported() -> list[str]:
     shared = {f"policies/{name}.py" for name in ("contract", "predict", "features")}
-    return [dotted(path) for path in modules("policies") if label(path) in shared or is_rule_module(path)]
+    runtime = "policies/export/runtime/"
+    return [
+        dotted(path)
+        for path in modules("policies")
+        if label(path) in shared or label(path).startswith(runtime) or is_rule_module(path)
+    ]
 
 
 def run(code: str, *arguments: str) -> str:
