@@ -98,11 +98,12 @@ def test_local_chunk_limit_spreads_a_prefill_over_steps(run):
 
 
 @both
-def test_floor_bounds_a_step_from_below(run):
-    laws = law(floor=2 * US, c0=US, c_kv=100_000)
-    result = run(problem(requests({"output_tokens": 6, "prompt_tokens": 8}), [worker(law=laws)]), local_first)
-    # prefill 2; decodes with 9 to 13 tokens 2, 2, 2.1, 2.2 and 2.3
-    assert us(result, "finish_ps") == [12.6]
+def test_floor_bounds_the_matrix_products_and_the_rest_comes_on_top(run):
+    laws = law(floor=2 * US, c0=US, c_tok=US / 4, c_kv=100_000)
+    result = run(problem(requests({"output_tokens": 4}, {"prompt_tokens": 2}), [worker(law=laws)]), local_first)
+    assert us(result, "prefill_done_ps") == [3.5, 3.5]  # 1 + 10 / 4, above the floor
+    # decodes of both: the floor and 0.1 a token of 9 + 3, 10 + 4 and 11 + 5
+    assert us(result, "finish_ps") == [3.5 + 3.2 + 3.4 + 3.6] * 2
 
 
 HANDOVER = HandoverPs(dispatch_ps=US, connect_ps=5 * US, base_ps=2 * US, per_block_ps=US // 10, bytes_per_ps=1e-4)
