@@ -108,7 +108,7 @@ def simulator_rows(config: DictConfig) -> list[dict[str, Any]]:
     azure = replicate(base, int(config.requests))
     azure = azure.scale_rate(rate / azure.rate_per_s)
     problem = build_problem(azure, cluster, TIGHT)
-    cpu, wall, run = timed(lambda: run_problem(problem, guard), repeats)
+    cpu, wall, run = timed(lambda p=problem: run_problem(p, guard), repeats)  # type: ignore[misc]
     rows = [_row(f"{base.name} 8p8d guard compiled", len(azure), "requests", cpu, wall)]
     rows[0] |= {
         "rate_per_s": rate,
@@ -117,7 +117,7 @@ def simulator_rows(config: DictConfig) -> list[dict[str, Any]]:
         "peak_rss_gib": _peak_gib(),
     }
     compiled_per_s = rows[0]["per_cpu_s"]
-    del problem, azure
+    del problem, azure, run
 
     moon = _load("mooncake_conversation", config)
     moon_rate = float(config.load) * _knee_rate(moon, cluster, TIGHT, guard)
@@ -149,7 +149,7 @@ def env_rows(config: DictConfig) -> list[dict[str, Any]]:
     """The cases of ``research.benchmark env``."""
     from research.training import throughput
 
-    return throughput(data_dir=config.data_dir, repeats=int(config.repeats))
+    return [throughput(data_dir=config.data_dir, repeats=int(config.repeats))]
 
 
 def run(config: DictConfig, subject: str) -> int:

@@ -65,7 +65,7 @@ WORKER_RECORD = numba.from_dtype(WORKER_DTYPE)
 _BYTES = types.Array(types.uint8, 1, "C")
 _BOARD = types.Array(WORKER_RECORD, 1, "C")
 _i8, _f8 = types.int64, types.float64
-ACTION = types.NamedTuple((_i8, _i8, _i8, _f8, _i8, _i8, _f8, _i8), Action)
+ACTION = types.NamedTuple((_i8, _i8, _i8, _f8, _i8, _i8, _f8, _i8), Action)  # type: ignore[no-untyped-call]
 DECIDE_SIGNATURE = ACTION(REQUEST_RECORD, _BOARD, _BYTES, _BYTES, _i8)
 BIND_SIGNATURE = _i8(REQUEST_RECORD, _BOARD, _BYTES, _BYTES, _i8)
 
@@ -133,7 +133,7 @@ def _remember_session(s: Any, r: int, prefill: int, decode: int) -> None:
 @njit
 def _apply_bind(s: Any, r: int, decode: int) -> int:
     """The late-binding answer; returns 0 or ERROR."""
-    sc, q, inp = s.sc[0], s.req[r], s.inp[r]
+    q, inp = s.req[r], s.inp[r]
     if decode < 0 or decode >= len(s.wk):
         return _fail(s, BAD_WORKER, r, decode)
     if s.win[decode].can_decode == 0:
@@ -272,9 +272,7 @@ def advance(s: Any, decide: Any, bind: Any) -> int:
         a = s.ans[0]
         r = sc.asked
         sc.waiting_for = 0
-        act = Action(
-            a.kind, a.prefill, a.decode, a.order_key, a.local_chunk_tokens, a.kv_source, a.until_s, a.reason
-        )
+        act = Action(a.kind, a.prefill, a.decode, a.order_key, a.local_chunk_tokens, a.kv_source, a.until_s, a.reason)
         if _apply_route(s, r, act) == ERROR:
             return ERROR
     elif sc.waiting_for == NEED_BIND:
@@ -369,12 +367,12 @@ def advance_at(table: int, decide: Any, bind: Any) -> int:
     return advance(state_at(table), decide, bind)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _no_decide(typingctx: Any) -> Any:
     return _DECIDE(), lambda context, builder, signature, args: context.get_constant_null(_DECIDE)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _no_bind(typingctx: Any) -> Any:
     return _BIND(), lambda context, builder, signature, args: context.get_constant_null(_BIND)
 
@@ -382,4 +380,4 @@ def _no_bind(typingctx: Any) -> Any:
 @numba.njit(types.int64(types.int64), cache=True, error_model="numpy")
 def advance_asking(table: int) -> int:
     """``advance`` for policies that answer from outside (scalars.use_rule is 0, so no function is called)."""
-    return advance(state_at(table), _no_decide(), _no_bind())
+    return advance(state_at(table), _no_decide(), _no_bind())  # type: ignore[call-arg]

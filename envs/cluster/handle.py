@@ -9,32 +9,33 @@ from __future__ import annotations
 
 from typing import Any
 
+import numba
 from llvmlite import ir
-from numba import carray, from_dtype, types
+from numba import from_dtype, types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, overload_attribute, register_model
 
 from envs.cluster.state import FIELD_DTYPES
 
 
-class StateType(types.Type):  # type: ignore[misc]
+class StateType(types.Type):
     """Numba type of the state handle."""
 
     def __init__(self) -> None:
-        super().__init__(name="pdgym.State")
+        super().__init__(name="pdgym.State")  # type: ignore[no-untyped-call]
 
 
 STATE = StateType()
 
 
 @register_model(StateType)
-class _StateModel(models.PrimitiveModel):  # type: ignore[misc]
+class _StateModel(models.PrimitiveModel):
     def __init__(self, dmm: Any, fe_type: Any) -> None:
         super().__init__(dmm, fe_type, ir.IntType(64))
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def state_at(typingctx: Any, address: Any) -> Any:
+@intrinsic
+def _state_at(typingctx: Any, address: Any) -> Any:
     """The handle of the address table at ``address`` (int64)."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -43,7 +44,10 @@ def state_at(typingctx: Any, address: Any) -> Any:
     return STATE(types.int64), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+state_at: Any = _state_at  # called from compiled code only, with the address alone
+
+
+@intrinsic
 def _entry(typingctx: Any, handle: Any, index: Any) -> Any:
     """Entry ``index`` of the address table (int64)."""
 
@@ -54,7 +58,7 @@ def _entry(typingctx: Any, handle: Any, index: Any) -> Any:
     return types.int64(STATE, types.int64), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _pointer(typingctx: Any, address: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.inttoptr(args[0], cgutils.voidptr_t)
@@ -65,22 +69,25 @@ def _pointer(typingctx: Any, address: Any) -> Any:
 def _install(name: str, dtype: Any, ndim: int, at: int) -> None:
     """Give the handle the attribute ``name``: an array of ``ndim`` dimensions."""
     from_dtype(dtype)
+    carray: Any = numba.carray  # type: ignore[attr-defined]
+    entry: Any = _entry
+    pointer: Any = _pointer
 
     if ndim == 1:
 
         def load(s):  # type: ignore[no-untyped-def]  # numba compares this signature with the lambda's
-            return lambda s: carray(_pointer(_entry(s, at)), (_entry(s, at + 1),), dtype)
+            return lambda s: carray(pointer(entry(s, at)), (entry(s, at + 1),), dtype)
 
     elif ndim == 2:
 
         def load(s):  # type: ignore[no-untyped-def]  # numba compares this signature with the lambda's
-            return lambda s: carray(_pointer(_entry(s, at)), (_entry(s, at + 1), _entry(s, at + 2)), dtype)
+            return lambda s: carray(pointer(entry(s, at)), (entry(s, at + 1), entry(s, at + 2)), dtype)
 
     else:
 
         def load(s):  # type: ignore[no-untyped-def]  # numba compares this signature with the lambda's
             return lambda s: carray(
-                _pointer(_entry(s, at)), (_entry(s, at + 1), _entry(s, at + 2), _entry(s, at + 3)), dtype
+                pointer(entry(s, at)), (entry(s, at + 1), entry(s, at + 2), entry(s, at + 3)), dtype
             )
 
     overload_attribute(StateType, name)(load)

@@ -12,6 +12,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
 import numba
 import platformdirs
 
@@ -46,7 +48,8 @@ def _choose_cache_root() -> Path:
 
 CACHE_ROOT = _choose_cache_root()
 CACHE_DIR = str(CACHE_ROOT / _source_hash())
-numba.config.CACHE_DIR = CACHE_DIR
+_config: Any = numba.config
+_config.CACHE_DIR = CACHE_DIR
 
 njit = numba.njit(cache=True, error_model="numpy", boundscheck=False)
 """The one decorator of all kernel functions."""
@@ -55,9 +58,9 @@ njit = numba.njit(cache=True, error_model="numpy", boundscheck=False)
 @contextmanager
 def cache_folder(key: str) -> Iterator[None]:
     """Functions made inside keep their compiled code in a folder of their own, named by ``key``."""
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(CACHE_ROOT / key)
+    before = _config.CACHE_DIR
+    _config.CACHE_DIR = str(CACHE_ROOT / key)
     try:
         yield
     finally:
-        numba.config.CACHE_DIR = before
+        _config.CACHE_DIR = before

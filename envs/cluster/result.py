@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from envs.cluster.problem import SERVED, STATUS, Problem
+from envs.cluster.problem import OUTCOME_DTYPE, SERVED, STATUS, Problem
 from envs.cluster.spec import ClusterSpec
 from policies.contract import ROLES
 
@@ -109,12 +109,12 @@ def make_result(problem: Problem, cluster: ClusterSpec, run: KernelRun) -> SimRe
         values = out[name]
         return pl.Series(name.removesuffix("_ps") + "_s", np.where(values >= 0, values / 1e12, np.nan)).fill_nan(None)
 
-    times = [seconds(name) for name in out.dtype.names if name.endswith("_ps")]
+    times = [seconds(name) for name in OUTCOME_DTYPE.names or () if name.endswith("_ps")]
     idle_ttft, idle_tpot = idle_latency(problem)
-    counts = (
-        "reason prefill_worker decode_worker emitted_tokens cached_tokens prefill_tokens_computed pulled_tokens"
-        " preemptions holds"
-    ).split()
+    counts = [
+        *("reason", "prefill_worker", "decode_worker", "emitted_tokens", "cached_tokens"),
+        *("prefill_tokens_computed", "pulled_tokens", "preemptions", "holds"),
+    ]
     frame = pl.DataFrame(
         {
             "request": np.arange(len(rq)),
@@ -134,7 +134,9 @@ def make_result(problem: Problem, cluster: ClusterSpec, run: KernelRun) -> SimRe
         }
     ).with_columns(times)
     gaps = np.maximum(out["emitted_tokens"] - 1, 1)
-    tpot = np.where(served & (out["emitted_tokens"] > 1), (out["finish_ps"] - out["first_token_ps"]) / 1e12 / gaps, np.nan)
+    tpot = np.where(
+        served & (out["emitted_tokens"] > 1), (out["finish_ps"] - out["first_token_ps"]) / 1e12 / gaps, np.nan
+    )
     frame = frame.with_columns(
         ttft_s=pl.col("first_token_s") - pl.col("arrival_s"),
         e2e_s=pl.when(pl.Series(served)).then(pl.col("finish_s") - pl.col("arrival_s")),

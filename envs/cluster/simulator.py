@@ -220,14 +220,12 @@ def _as_rule(policy: Any) -> tuple[Callable[..., Any], Mapping[str, Any]] | None
     if (spec := rule_spec(policy)) is not None:
         return policy, spec.params
     decide = getattr(policy, "decide", None)
-    if rule_spec(decide) is not None:
+    if decide is not None and rule_spec(decide) is not None:
         return decide, policy.params
     return None
 
 
-def run_problem(
-    problem: Problem, policy: Any, *, record_views: bool = False, interpret: bool = False
-) -> KernelRun:
+def run_problem(problem: Problem, policy: Any, *, record_views: bool = False, interpret: bool = False) -> KernelRun:
     """Run ``policy`` on prepared inputs.
 
     Args:

@@ -10,8 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.cluster.problem import OUTCOME_DTYPE, REQUEST_INPUT_DTYPE, TBT_BINS, WORKER_INPUT_DTYPE, WORKER_OUTCOME_DTYPE
-from envs.cluster.problem import Problem
+from envs.cluster.problem import (
+    OUTCOME_DTYPE,
+    REQUEST_INPUT_DTYPE,
+    TBT_BINS,
+    WORKER_INPUT_DTYPE,
+    WORKER_OUTCOME_DTYPE,
+    Problem,
+)
 from policies.contract import REQUEST_DTYPE, WORKER_DTYPE
 
 
@@ -28,7 +34,8 @@ IDLE, QUEUED, PREFILLING, PINNED, PULLING, READY, DECODING, ENDED = range(8)
 
 REQUEST_STATE = _record(
     *_longs(
-        "place leg wants binding"  # leg: 0 prefill leg of a remote route, 1 the leg that decodes; wants: 0 prefill, 1 pull
+        # leg: 0 the prefill leg of a remote route, 1 the leg that decodes; wants: 0 a prefill, 1 a pull
+        "place leg wants binding"
         " prefill_worker decode_worker local chunk_cap predicted_new"
         " q_prev q_next front"  # front: preempted, nothing passes it; links of the worker's queue or ready list
         " target done chunk held held_pinned"  # prefill: tokens wanted, computed, this step's; prefix nodes held
