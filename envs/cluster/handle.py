@@ -22,7 +22,7 @@ class StateType(types.Type):
     """Numba type of the state handle."""
 
     def __init__(self) -> None:
-        super().__init__(name="pdgym.State")  # type: ignore[no-untyped-call]
+        super().__init__(name="pdgym.State")
 
 
 STATE = StateType()

@@ -16,13 +16,14 @@ def plan_worker(sim: Engine, w: Worker) -> None:
     """Fill ``w.chunks`` and ``w.decodes`` for the step that starts now; both empty: nothing to compute."""
     while True:
         _join_ready(w)
+        preempted = False
         if w.split:
             _plan_split(sim, w)
         else:
-            _grow(sim, w)
-            _prefills(sim, w, len(w.decodes))
-        # Growth may have preempted everything while requests that hold their blocks wait in *ready*.
-        if w.chunks or w.decodes or not w.ready:
+            preempted = _grow(sim, w)
+            _prefills(sim, w, len(w.decodes), admit=not preempted)
+        # Growth may have preempted everything: whoever is ready or fits now takes the place.
+        if w.chunks or w.decodes or not (preempted or w.ready):
             return
 
 
@@ -35,8 +36,12 @@ def _decoding(w: Worker) -> list[Request]:
     return [r for r in w.running if r.decoding]
 
 
-def _grow(sim: Engine, w: Worker) -> None:
-    """Give every decoding request the blocks its context needs, preempting the last of *running* if short."""
+def _grow(sim: Engine, w: Worker) -> bool:
+    """Give every decoding request the blocks its context needs, preempting the last of *running* if short.
+
+    Returns True if it preempted.
+    """
+    before = len(w.running)
 
     def lack(r: Request) -> int:
         return max(0, w.memory.blocks(r.context) - w.memory.owned(r.here))
@@ -46,6 +51,7 @@ def _grow(sim: Engine, w: Worker) -> None:
     w.decodes = _decoding(w)
     for r in w.decodes:
         w.memory.take(r.here, lack(r), sim.now)
+    return len(w.running) < before
 
 
 def _chunk(w: Worker, r: Request, budget: int) -> int:
@@ -58,13 +64,13 @@ def _chunk(w: Worker, r: Request, budget: int) -> int:
     return budget - max(0, chunk)
 
 
-def _prefills(sim: Engine, w: Worker, decodes: int) -> None:
+def _prefills(sim: Engine, w: Worker, decodes: int, admit: bool = True) -> None:
     """Chunks of running prefills, then admission."""
     budget = w.max_batched_tokens - decodes
     for r in w.running:
         if not r.decoding:
             budget = _chunk(w, r, budget)
-    while w.queue and budget > 0 and len(w.running) < w.max_num_seqs:
+    while admit and w.queue and budget > 0 and len(w.running) < w.max_num_seqs:
         r = w.queue[0][1]
         run, fits = _fit(w, r)
         if not fits:

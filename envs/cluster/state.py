@@ -53,7 +53,7 @@ WORKER_STATE = _record(
         " n_run n_prefilling n_decoding n_first grow_skip kv_sum steps_done"
         " free_blocks lru_head lru_tail lru_len node_free pinned_blocks"
         " seg_t0 seg_d1 seg_inc seg_k seg_e seg_g"  # the step(s) under way: start, first duration, increment, ...
-        " step_decodes step_new step_attn2 last_emit_ps last_decode_ps credit contested share"
+        " step_decodes step_new step_attn2 last_emit_ps last_decode_ps credit contested preempted share"
         " flows_out flows_in"
         " snap_ps snap_running snap_waiting snap_used snap_pinned"
     )

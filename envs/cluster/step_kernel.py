@@ -46,8 +46,10 @@ def _join_ready(s: Any, w: int) -> None:
 
 
 @njit
-def _grow(s: Any, w: int) -> None:
+def _grow(s: Any, w: int) -> bool:
+    """Take the blocks that the decodes lack, preempting the last running request if short; True if it did."""
     wk = s.wk[w]
+    before = wk.n_run
     while True:
         lacking = s.grow[w, wk.steps_done % s.win[w].block_tokens] - wk.grow_skip
         if lacking <= available(s, w):
@@ -55,6 +57,7 @@ def _grow(s: Any, w: int) -> None:
         preempt_last(s, w)
     if lacking > 0:
         take(s, w, lacking)
+    return wk.n_run < before
 
 
 @njit
@@ -198,16 +201,24 @@ def _plan_split(s: Any, w: int) -> None:
 
 
 @njit
-def _plan_once(s: Any, w: int) -> None:
+def _plan_once(s: Any, w: int) -> bool:
+    """Fill the next step of ``w``; True if nothing is in it but a second look may find something."""
     wk, win = s.wk[w], s.win[w]
+    wk.preempted = 0
     wk.step_new = wk.step_attn2 = wk.step_decodes = 0
     _join_ready(s, w)
     if win.role == SPLIT:
         _plan_split(s, w)
     else:
-        _grow(s, w)
+        if _grow(s, w):
+            wk.preempted = 1
         wk.step_decodes = wk.n_decoding
-        _admit(s, w, _chunks(s, w, win.max_batched_tokens - wk.n_decoding))
+        budget = _chunks(s, w, win.max_batched_tokens - wk.n_decoding)
+        if wk.preempted == 0:
+            _admit(s, w, budget)
+    if wk.step_new > 0 or wk.step_decodes > 0:
+        return False
+    return wk.preempted == 1 or (wk.r_head >= 0 and wk.n_run < win.max_num_seqs)
 
 
 @njit
@@ -216,9 +227,8 @@ def _plan(s: Any, w: int) -> int:
     catch_up(s, w)
     wk, win = s.wk[w], s.win[w]
     wk.seg_k = 0
-    _plan_once(s, w)
-    if wk.step_new == 0 and wk.step_decodes == 0 and wk.r_head >= 0 and wk.n_run < win.max_num_seqs:
-        _plan_once(s, w)  # growth preempted all that ran: those who are ready take their place
+    if _plan_once(s, w):  # growth preempted all that ran: whoever is ready or fits now takes the place
+        _plan_once(s, w)
     if wk.step_new == 0 and wk.step_decodes == 0:
         return 0
     kv = wk.kv_sum if wk.step_decodes > 0 else 0
@@ -231,7 +241,7 @@ def _undisturbed_steps(s: Any, w: int) -> int:
     wk, win = s.wk[w], s.win[w]
     if wk.step_new > 0 or wk.n_first > 0 or wk.n_prefilling > 0 or wk.contested == 1:
         return 1
-    if wk.r_head >= 0 and wk.n_run < win.max_num_seqs:  # growth made room: they join at the next boundary
+    if wk.preempted == 1 or (wk.r_head >= 0 and wk.n_run < win.max_num_seqs):  # the next boundary has more to do
         return 1
     if win.role == SPLIT and (wk.last_decode_ps != s.sc[0].now_ps or wk.q_head >= 0):
         return 1  # decodes have waited, so the first gap is longer; or the phase may change
