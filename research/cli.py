@@ -81,17 +81,10 @@ def compose_config(name: str, words: Sequence[str]) -> DictConfig:
     """
     overrides = [_parse(word) for word in words]
     with _hydra():
-        known = compose(config_name=name)
-        groups = {group: options(group) for group in _groups(known)}
-        lines = [_rewrite(override, groups) for override in overrides]
-        choices = [line for line, o in zip(lines, overrides, strict=True) if o.key_or_group in groups]
-        known = compose(config_name=name, overrides=choices)
-        keys = _flat_keys(known)
-        for override in overrides:
-            _check_key(override, keys, set(groups), name)
         try:
-            config = compose(config_name=name, overrides=lines)
+            config = compose(config_name=name, overrides=[_rewrite(override) for override in overrides])
         except (HydraException, OmegaConfBaseException) as error:
+            _explain(name, overrides)
             raise ResearchError(f"{' '.join(words)}: {_first_line(error)}") from None
     try:
         OmegaConf.resolve(config)
@@ -165,42 +158,45 @@ def _parse(word: str) -> Override:
     return override
 
 
-def _rewrite(override: Override, groups: dict[str, list[str]]) -> str:
-    """A cluster that has no file becomes a value; the value of a group is checked against its files."""
+def _rewrite(override: Override) -> str:
+    """A cluster that has no file becomes a value; keys of an open mapping may be new; group values are checked."""
     key, line = override.key_or_group, str(override.input_line)
-    if key not in groups:
-        return line
+    names = options(key)
+    if not names:
+        return f"++{line}" if any(part in OPEN_MAPPINGS for part in key.split(".")) else line
     value = override.value()
     if not isinstance(value, str | int | float | bool):
         raise ResearchError(f"{key}: expected one of {', '.join(_group_words(key))}, got {line!r}")
     text = str(value)
-    if text in groups[key]:
+    if text in names:
         return line
     if key == "cluster":
         if LAYOUT.match(text) or text.endswith((".yaml", ".yml")):
             return f"cluster.name={_quote(text)}"
-        raise ResearchError(
-            f"cluster={text}: expected <n>p<m>d (such as 2p2d), colocated<n>, or the path of a .yaml file"
-        )
-    raise ResearchError(f"unknown {key} {text!r}{nearest(text, groups[key])}: expected one of {', '.join(groups[key])}")
+        raise ResearchError(f"cluster={text}: expected {', '.join(_group_words(key))}, with n and m such as in 2p2d")
+    raise ResearchError(f"unknown {key} {text!r}{nearest(text, names)}: expected one of {', '.join(names)}")
 
 
-def _check_key(override: Override, keys: Sequence[str], groups: set[str], name: str) -> None:
-    key = override.key_or_group
-    if key in groups or key in keys:
-        return
-    # An open mapping (one that ends in an empty dict by default) takes any key below it.
-    if any(key.startswith(f"{known}.") and known.endswith(OPEN_KEYS) for known in keys):
-        return
-    hint = nearest(key, keys)
-    if not hint and "." in key:
-        hint = nearest(key.rsplit(".", 1)[1], [k.rsplit(".", 1)[-1] for k in keys])
-    known = [k for k in keys if "." in k and k.split(".")[0] == key.split(".")[0]]
-    expected = f": {key.split('.')[0]} takes {', '.join(k.split('.', 1)[1] for k in known)}" if known else ""
-    raise ResearchError(f"unknown setting {key!r}{hint}{expected} (python -m research.{name} --help)")
+def _explain(name: str, overrides: Sequence[Override]) -> None:
+    """Raise the clear form of Hydra's refusal, where an unknown key is the reason."""
+    known = compose(config_name=name)
+    groups = _groups(known)
+    choices = [_rewrite(o) for o in overrides if o.key_or_group in groups]
+    keys = _flat_keys(compose(config_name=name, overrides=choices))
+    for override in overrides:
+        key = override.key_or_group
+        if key in keys or any(part in OPEN_MAPPINGS for part in key.split(".")):
+            continue
+        hint = nearest(key, keys)
+        if not hint and "." in key:
+            hint = nearest(key.rsplit(".", 1)[1], [k.rsplit(".", 1)[-1] for k in keys])
+        parts = [k.split(".", 1)[1] for k in keys if "." in k and k.split(".")[0] == key.split(".")[0]]
+        expected = f": {key.split('.')[0]} takes {', '.join(parts)}" if parts else ""
+        raise ResearchError(f"unknown setting {key!r}{hint}{expected} (python -m research.{name} --help)")
 
 
-OPEN_KEYS = ("by_class", "params", "options")
+OPEN_MAPPINGS = ("by_class", "params", "options")
+"""Mappings whose keys are the user's, not the configuration's."""
 
 
 def _flat_keys(config: DictConfig, prefix: str = "") -> list[str]:

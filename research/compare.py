@@ -166,7 +166,8 @@ def knee_plain(study: Study, done: Conducted) -> dict[str, Any] | None:
 def notes(study: Study, summary: Mapping[str, Any]) -> str:
     """What the table's figures are."""
     before = "the window" if study.lead_in == 1.0 else f"{study.lead_in:g} windows"
-    lead = f"; {before} before it {'is' if study.lead_in == 1.0 else 'are'} served first, uncounted, from idle with empty caches"
+    verb = "is" if study.lead_in == 1.0 else "are"
+    lead = f"; {before} before it {verb} served first, uncounted, from idle with empty caches"
     if study.lead_in == 0.0:
         lead = ", which starts idle with empty caches"
     lines = [

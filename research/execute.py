@@ -149,7 +149,7 @@ def perform(
         what = f"policy {run.policy.text()}, {run.zone} window {run.window}, rate x {run.scale:.4g}, seed {run.seed}"
         return key, Failure(what, _where(error), traceback.format_exc()), 0.0
     seconds = time.perf_counter() - start
-    about = {"wall_s": seconds, "policy": run.policy.text(), "finished_unix_s": time.time()}
+    about = {"wall_s": seconds, "trace": run.trace.name, "policy": run.policy.text(), "finished_unix_s": time.time()}
     result = RunStore(Path(store)).write(key, identity, metrics, about=about, files=files)
     return key, result["metrics"], seconds
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from research.choices import PolicyChoice, TraceChoice, with_unique_labels
+from research.choices import ZONES, PolicyChoice, TraceChoice, with_unique_labels
 from research.errors import ResearchError, nearest
 from research.evidence.runs import code_version, key_of
 from research.settings import Settings
@@ -143,8 +143,8 @@ class Study:
         """The part of the identity that all runs of the study share."""
         trace = self.trace.load()
         return {
-            "trace": self.trace.name,
             "trace_sha256": trace.sha256,
+            "zones_s": {name: self.trace.zone(name).duration_s for name in ZONES},
             "replay": trace.replay,
             "cluster": self.cluster.name,
             "cluster_sha256": key_of(asdict(self.cluster)),
@@ -172,6 +172,8 @@ def study_from(config: DictConfig, command: str) -> Study:
         ResearchError, TraceError, PolicyError, ProfileError: a setting that is no good, named with what was expected.
     """
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    from research.clusters import build_cluster
+
     number = Settings(plain)
     reference = PolicyChoice.parse(plain["reference"], "reference")
     policies = _policies(plain, command)
@@ -181,7 +183,7 @@ def study_from(config: DictConfig, command: str) -> Study:
         raise ResearchError("measure.skip_first + measure.skip_last: expected a sum below 1, nothing would be measured")
     seeds = int(number("seeds", low=1, whole=True))
     rates = number.many("rate_per_s") if plain["rate_per_s"] is not None else ()
-    cluster, slo = _cluster(plain), _slo(plain)
+    cluster, slo = build_cluster(plain["cluster"], plain["hardware"], plain["view"]), _slo(plain)
     trace = _trace(plain)
     out, store = _folders(plain, command, trace, cluster, slo)
     study = Study(
@@ -258,20 +260,6 @@ def _trace(plain: Mapping[str, Any]) -> TraceChoice:
         options=options,
         replay=replay,
     )
-
-
-def _cluster(plain: Mapping[str, Any]) -> ClusterSpec:
-    from envs.cluster.presets import parse_cluster
-    from envs.cluster.spec import ViewSpec
-    from envs.hardware.load import load_handover, load_profile
-
-    hardware = plain["hardware"]
-    profile, handover = load_profile(hardware["profile"]), load_handover(hardware["link"])
-    given: Mapping[str, Any] = plain["cluster"]
-    try:
-        return parse_cluster(given["name"], profile=profile, handover=handover, view=ViewSpec(**plain["view"]))
-    except (ValueError, TypeError) as error:
-        raise ResearchError(str(error)) from None
 
 
 def _slo(plain: Mapping[str, Any]) -> SloSpec:

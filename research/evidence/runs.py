@@ -28,6 +28,7 @@ from research.errors import ResearchError
 
 FORMAT = 1
 COMPUTING_PACKAGES = ("envs", "policies", "traces")
+MEASURING_MODULES = ("choices.py", "execute.py", "knee.py", "evidence/metrics.py")
 _SOURCES = (".py", ".yaml", ".json", ".npz", ".parquet")
 
 
@@ -59,16 +60,18 @@ def key_of(identity: Mapping[str, Any]) -> str:
 
 @cache
 def code_version() -> str:
-    """Hash of the sources that compute a result (``envs``, ``policies``, ``traces``), committed or not."""
+    """Hash of the sources that decide a result, committed or not: what simulates, and what measures."""
     import envs
 
     root = Path(envs.__file__).resolve().parent.parent
+    files = [(p.relative_to(root), p) for package in COMPUTING_PACKAGES for p in (root / package).rglob("*")]
+    here = Path(__file__).resolve().parent.parent
+    files += [(Path("research") / name, here / name) for name in MEASURING_MODULES]
     digest = hashlib.sha256()
-    for package in COMPUTING_PACKAGES:
-        for path in sorted((root / package).rglob("*")):
-            if path.suffix in _SOURCES and "__pycache__" not in path.parts and path.is_file():
-                digest.update(f"{path.relative_to(root).as_posix()}\0{path.stat().st_size}\0".encode())
-                digest.update(path.read_bytes())
+    for name, path in sorted(files):
+        if path.suffix in _SOURCES and "__pycache__" not in path.parts and path.is_file():
+            digest.update(f"{name.as_posix()}\0{path.stat().st_size}\0".encode())
+            digest.update(path.read_bytes())
     return digest.hexdigest()
 
 

@@ -48,8 +48,8 @@ def verdict(winner: Mapping[str, Any], unit: str) -> str:
     level = f"{second['confidence']:.3g}".rstrip("0")
     if winner["proven"]:
         return (
-            f"{where}: {leader} wins, goodput {sig(value)}/s, {gap} over {second['versus']}; paired interval {interval} "
-            f"at level {level} over {second['windows']} windows{_indicative(second)}."
+            f"{where}: {leader} wins, goodput {sig(value)}/s, {gap} over {second['versus']}; "
+            f"paired interval {interval} at level {level} over {second['windows']} windows{_indicative(second)}."
         )
     if second["estimate"] == 0.0 and second["low"] == 0.0 == second["high"]:
         return f"{where}: no winner is proven: {leader} and {second['versus']} are equal in every window."

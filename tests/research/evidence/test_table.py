@@ -1,0 +1,48 @@
+"""The printed table."""
+
+from __future__ import annotations
+
+import io
+import math
+
+from rich.console import Console
+
+from research.evidence.table import comparison_table, detail_table, number, with_interval
+from tests.research.studies import study_summary
+
+
+def render(table):
+    console = Console(width=220, file=io.StringIO(), force_terminal=False)
+    console.print(table)
+    return console.file.getvalue()
+
+
+def test_digits_follow_the_width_of_the_interval():
+    assert with_interval(22.0312, 20.11, 23.94) == "22.0 \\[20.1, 23.9]"
+    assert with_interval(0.97654, 0.97011, 0.98123) == "0.977 \\[0.970, 0.981]"
+    assert with_interval(-4.1, -7.66, -0.44, sign=True) == "-4.10 \\[-7.66, -0.44]"
+    assert with_interval(5.0, None, None) == "5"
+    assert with_interval(None, None, None) == "-"
+    assert number(math.nan, "{:.1f}") == "-"
+
+
+def test_all_policies_and_loads_are_there_and_the_proven_winner_is_marked():
+    text = render(comparison_table(study_summary({"round_robin": 5.0, "guard": 8.0})))
+    assert text.count("guard (reference) ✓") == 2
+    assert text.count("round_robin") == 2
+    for part in ("goodput/s [95 %]", "Δ goodput vs guard [Holm]", "pred. 20% off", "KV GB", "0.8"):
+        assert part in text
+
+
+def test_nothing_is_marked_where_no_winner_is_proven():
+    assert "✓" not in render(comparison_table(study_summary({"deflect": 8.02, "guard": 8.0}, spread=1.0)))
+
+
+def test_policies_that_are_not_ranked_have_a_star():
+    assert "ppd*" in render(comparison_table(study_summary({"ppd": 5.0, "guard": 8.0}, prefixes=False)))
+
+
+def test_detail_has_every_figure_with_its_interval():
+    text = render(detail_table(study_summary({"round_robin": 5.0, "guard": 8.0}), "guard"))
+    for part in ("goodput_per_s", "ttft_p99_s", "load 0.8 (8.00 requests/s)", "["):
+        assert part in text

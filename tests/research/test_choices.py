@@ -1,0 +1,169 @@
+"""Policies and traces as a user names them; windows and what leads into them."""
+
+from __future__ import annotations
+
+import sys
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from policies.errors import PolicyError
+from research.choices import PolicyChoice, TraceChoice, pace_per_s, with_unique_labels
+from research.errors import ResearchError
+
+
+def parse(item):
+    return PolicyChoice.parse(item, "policies[0]")
+
+
+def test_a_name_and_a_mapping_are_both_policies():
+    assert parse("guard") == parse({"name": "guard"})
+    choice = parse({"name": "deflect", "alpha": 1.7})
+    assert (choice.label, choice.text()) == ("deflect", "deflect (alpha=1.7)")
+    assert choice.build().params["alpha"] == 1.7
+
+
+def test_parameters_at_their_defaults_make_no_other_policy():
+    alpha = parse("deflect").build().params["alpha"]
+    assert parse({"name": "deflect", "alpha": alpha}) == parse("deflect")
+
+
+def test_one_policy_twice_is_told_apart_by_its_parameters():
+    labels = [c.label for c in with_unique_labels([parse("deflect"), parse({"name": "deflect", "alpha": 1.7})])]
+    assert labels == ["deflect", "deflect(alpha=1.7)"]
+    assert len(with_unique_labels([parse("guard"), parse("guard")])) == 1
+
+
+def test_unknown_names_and_parameters_name_the_nearest():
+    with pytest.raises(PolicyError, match="did you mean 'guard'"):
+        parse("gaurd")
+    with pytest.raises(PolicyError, match="did you mean 'alpha'"):
+        parse({"name": "deflect", "alfa": 1})
+
+
+@pytest.mark.parametrize("item", [3, ["guard"], {"alpha": 1.0}, None])
+def test_what_is_no_policy_is_refused(item):
+    with pytest.raises(ResearchError, match=r"policies\[0\]: expected a policy name"):
+        parse(item)
+
+
+ROUTER = """
+from policies.contract import route
+
+class First:
+    def __init__(self, worker=0):
+        self.worker = worker
+    def route(self, request, view):
+        return route(0, len(view) - 1)
+
+made = First()
+number = 3
+"""
+
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch):
+    """A package of the user's, next to the prompt."""
+    folder = tmp_path / "my_lab"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "router.py").write_text(ROUTER)
+    (folder / "broken.py").write_text("import numpy\n1 / 0\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield folder
+    for name in [n for n in sys.modules if n.split(".")[0] == "my_lab"]:
+        del sys.modules[name]
+
+
+def test_a_class_or_an_object_of_the_users_is_a_policy(lab):
+    choice = parse({"name": "custom", "target": "my_lab.router:First", "params": {"worker": 2}})
+    assert choice.label == "First"
+    assert choice.build().worker == 2
+    assert parse({"name": "custom", "target": "my_lab.router:made"}).build().worker == 0
+
+
+def test_editing_the_users_file_makes_another_run(lab):
+    from research import choices
+
+    choice = parse({"name": "custom", "target": "my_lab.router:First"})
+    before = choice.identity()
+    (lab / "router.py").write_text(ROUTER + "# another line\n")
+    choices._file_sha256.cache_clear()
+    assert choice.identity() != before
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("my_lab.router:Frist", "has no 'Frist' .did you mean 'First'"),
+        ("my_lab.rooter:First", "no module named 'my_lab.rooter'"),
+        ("no_such_lab.router:First", "no module named 'no_such_lab'"),
+        ("my_lab.broken:First", "importing it failed: ZeroDivisionError"),
+        ("my_lab.router:number", "expected a rule, or an object with route"),
+    ],
+)
+def test_a_target_that_cannot_be_used_is_told(lab, target, message):
+    with pytest.raises(ResearchError, match=message):
+        parse({"name": "custom", "target": target}).build()
+
+
+def test_a_target_must_name_an_attribute():
+    with pytest.raises(ResearchError, match=r"custom policy needs target=package\.module:Class"):
+        parse({"name": "custom", "target": "my_lab.router"})
+    with pytest.raises(ResearchError, match="target is for name=custom"):
+        parse({"name": "guard", "target": "a.b:C"})
+
+
+def test_wrong_arguments_of_a_class_are_told(lab):
+    with pytest.raises(ResearchError, match="unexpected keyword argument 'speed'"):
+        parse({"name": "custom", "target": "my_lab.router:First", "params": {"speed": 1}}).build()
+
+
+def test_windows_are_disjoint_and_what_leads_in_is_what_came_before():
+    choice = TraceChoice("default")
+    zone = choice.zone("test")
+    windows = [choice.window("test", 4, i, 1.0) for i in range(4)]
+    assert {w.length_s for w in windows} == {zone.duration_s / 4}
+    counts, tails = [], []
+    for w in windows:
+        assert w.lead_s == pytest.approx(w.length_s)
+        arrival = w.trace.frame["arrival_s"].to_numpy()
+        assert arrival.max() <= w.lead_s + w.length_s + 1e-6
+        tails.append(arrival[arrival >= w.lead_s - 1e-9] - w.lead_s)
+        counts.append(tails[-1].size)
+    # A window's lead-in is the window before it, with the same arrivals.
+    for before, w in pairwise(windows):
+        lead = w.trace.frame["arrival_s"].to_numpy()
+        lead = lead[lead < w.lead_s - 1e-9]
+        own = before.trace.frame["arrival_s"].to_numpy()
+        own = own[own >= before.lead_s - 1e-9] - before.lead_s
+        np.testing.assert_allclose(lead, own, atol=1e-6)
+    assert sum(counts) >= len(zone)
+
+
+def test_no_session_that_began_in_training_is_in_a_test_window():
+    choice = TraceChoice("default")
+    train = choice.zone("train").duration_s
+    late = choice.load().frame.filter(choice.load().frame["arrival_s"] >= train)
+    turns = sum(len(choice.window("test", 4, i, 0.0).trace) for i in range(4))
+    zone_end = late.filter(late["arrival_s"] >= train + choice.zone("validation").duration_s)
+    assert turns <= zone_end.height
+
+
+def test_without_lead_in_a_window_starts_at_once():
+    assert TraceChoice("default").window("test", 4, 0, 0.0).lead_s == 0.0
+
+
+def test_too_many_windows_for_a_trace_is_told():
+    with pytest.raises(ResearchError, match=r"does not fill 100000 windows.*windows=N"):
+        TraceChoice("default").window("test", 100000, 0, 0.0)
+
+
+def test_a_load_scales_sessions_in_closed_replay_and_requests_in_open():
+    trace = TraceChoice("default").load()
+    loose = int((trace.frame["session"] < 0).sum())
+    assert pace_per_s(trace) == pytest.approx((trace.n_sessions + loose) / trace.duration_s)
+    opened = trace.with_replay("open")
+    assert pace_per_s(opened) == pytest.approx(len(trace) / opened.duration_s)
