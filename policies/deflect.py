@@ -5,8 +5,9 @@ Rule (Kairos, Algorithm 1 "LargestSafe" and Equations 1 and 2)::
     TTFT_p = min over prefill workers of their prefill path
     TTFT_d = for a decode worker without a local prefill: the time of its chunks, each the largest of
              {2048, 1024, 512, 256, 128} (capped by the step's budget and what remains) with
-             c0 + c_seq*streams + c_kv*(decode_tokens + done) + c_tok*chunk + c_attn*chunk*(done + chunk/2)
-             <= beta * tightest TPOT objective among its streams;   infeasible if even 128 is not safe
+             max(floor, c0 + c_tok*chunk) + c_attn*chunk*(done + chunk/2) + c_seq*streams
+             + c_kv*(decode_tokens + done) <= beta * tightest TPOT objective among its streams;
+             infeasible if even 128 is not safe
     local on argmin TTFT_d  iff  TTFT_d <= alpha * TTFT_p  and  TTFT_d <= the request's TTFT objective
     else argmin TTFT_p, decoding on the worker whose step would be shortest
 
@@ -36,12 +37,14 @@ from policies.contract import LOCAL, Action, better, reject, route, rule, tie_ha
 from policies.pools import decode_rank, pools, prefill_rank
 from policies.predict import (
     chunk_budget,
+    chunked_s,
     first_step_s,
     handover_time_s,
     joined_step_s,
     new_tokens,
+    prefill_attention_s,
     prefill_done_s,
-    prefill_work_s,
+    step_s,
     ttft_local_s,
 )
 
@@ -55,9 +58,7 @@ def largest_safe(worker: Any, remaining: int, done: int, limit_s: float) -> tupl
     The cap is the smallest chunk but for the last. A full chunk once unsafe stays so, since ``done`` grows; so each
     size's run of chunks has a closed form, until what remains could fit in one last chunk.
     """
-    if not worker.floor_s <= limit_s:
-        return np.inf, 0
-    base = worker.c0_s + worker.c_seq_s * worker.streams + worker.c_kv_s * worker.decode_tokens
+    streams, kv = float(worker.streams), float(worker.decode_tokens)
     budget = chunk_budget(worker)
     top = min(LARGEST_CHUNK, budget)
     size = LARGEST_CHUNK
@@ -65,11 +66,11 @@ def largest_safe(worker: Any, remaining: int, done: int, limit_s: float) -> tupl
     cap = top
     while size >= SMALLEST_CHUNK:
         if remaining <= top:
-            last = base + worker.c_kv_s * done + prefill_work_s(worker, float(remaining), float(done))
+            last = step_s(worker, float(remaining), remaining * (done + 0.5 * remaining), streams, kv + done)
             if last <= limit_s:
-                return total_s + max(float(worker.floor_s), last), cap
+                return total_s + last, cap
         chunk = min(size, budget)
-        alone = base + prefill_work_s(worker, float(chunk), 0.0)
+        alone = step_s(worker, float(chunk), 0.5 * chunk * chunk, streams, kv)
         growth = worker.c_kv_s + worker.c_attn_s * chunk  # a step's time per token done
         room = limit_s - alone - growth * done
         if chunk >= remaining or room < 0.0:
@@ -79,8 +80,7 @@ def largest_safe(worker: Any, remaining: int, done: int, limit_s: float) -> tupl
             count = max(1, (remaining - top + chunk - 1) // chunk)
             if growth * chunk * (count - 1) > room:
                 count = int(room / (growth * chunk)) + 1
-            linear = count * alone + growth * (count * float(done) + 0.5 * chunk * count * (count - 1.0))
-            total_s += max(count * worker.floor_s, linear)
+            total_s += count * alone + growth * (count * float(done) + 0.5 * chunk * count * (count - 1.0))
             done += count * chunk
             remaining -= count * chunk
     return np.inf, 0
@@ -90,9 +90,9 @@ def printed_path_s(worker: Any, new: int, cached: int) -> float:
     """Kairos Eq. 1 and 2: fractional steps for the queue as one prompt, then the request's own chunks."""
     chunk = float(worker.max_batched_tokens)
     t = float(worker.prefill_tokens)
-    queue = t / chunk * (worker.c0_s + prefill_work_s(worker, chunk, 0.5 * t))
-    steps = (new + worker.max_batched_tokens - 1) // worker.max_batched_tokens
-    return float(queue + steps * worker.c0_s + prefill_work_s(worker, float(new), float(cached)))
+    queue = t / chunk * step_s(worker, chunk, chunk * (0.5 * t + 0.5 * chunk), 0.0, 0.0)
+    own = chunked_s(worker, new, worker.max_batched_tokens) + prefill_attention_s(worker, float(new), float(cached))
+    return float(queue + own)
 
 
 @rule(

@@ -13,7 +13,7 @@ numbers at the decision::
     TTFT_pd    = predict.ttft_remote_s over the prefill worker done first
     TTFT_local = predict.ttft_local_s of d
     TPOT_pd    = predict.joined_step_s of d
-    TPOT_local = TPOT_pd + prefill work * streams / output tokens
+    TPOT_local = TPOT_pd + predict.interference_s of d / output tokens
 
 The last term is the paper's comparison (all turns local against all remote) in steady state: while one stream emits
 its output, each of the others ends once and a successor's prefill rides in the same steps. So the decision sees the

@@ -15,16 +15,33 @@ from typing import Any
 
 
 def step_s(worker: Any, new: float, attn: float, seqs: float, kv: float) -> float:
-    """Time of one step: ``max(floor, c0 + c_tok*new + c_attn*attn + c_seq*seqs + c_kv*kv)``.
+    """Time of one step: ``max(floor, c0 + c_tok*new) + c_attn*attn + c_seq*seqs + c_kv*kv``.
 
     ``attn`` = sum over chunks of ``chunk * (context + chunk / 2)``, ``seqs`` = decoding sequences, ``kv`` = the
     tokens that their attention reads.
     """
-    linear: float = (
-        worker.c0_s + worker.c_tok_s * new + worker.c_attn_s * attn + worker.c_seq_s * seqs + worker.c_kv_s * kv
-    )
+    total: float = matrices_s(worker, new) + worker.c_attn_s * attn + worker.c_seq_s * seqs + worker.c_kv_s * kv
+    return total
+
+
+def matrices_s(worker: Any, new: float) -> float:
+    """The part of a step that reads the weights: ``max(floor, c0 + c_tok*new)``."""
+    linear: float = worker.c0_s + worker.c_tok_s * new
     floor: float = worker.floor_s
     return linear if linear > floor else floor
+
+
+def chunked_s(worker: Any, tokens: int, budget: int) -> float:
+    """That part of all steps that compute ``tokens`` prompt tokens, ``budget`` a step, the last step the rest.
+
+    ``full * max(floor, c0 + c_tok*budget) + max(floor, c0 + c_tok*rest)``, the last term if ``rest > 0``.
+    """
+    full = tokens // budget
+    rest = tokens - full * budget
+    total: float = full * matrices_s(worker, budget)
+    if rest > 0:
+        total += matrices_s(worker, rest)
+    return total
 
 
 def new_tokens(worker: Any, prompt_tokens: int) -> int:
@@ -34,11 +51,17 @@ def new_tokens(worker: Any, prompt_tokens: int) -> int:
 
 
 def prefill_work_s(worker: Any, new: float, cached: float) -> float:
-    """What a prefill adds to the steps it rides in: ``c_tok*new + c_attn*new*(cached + new/2)``.
+    """What a prefill takes beyond the constant of its steps: ``c_tok*new + c_attn*new*(cached + new/2)``.
 
-    The attention term is exact for every way of cutting the prompt into chunks.
+    The attention term is exact for every way of cutting the prompt into chunks; steps below the floor cost more.
     """
-    work: float = worker.c_tok_s * new + worker.c_attn_s * (new * (cached + 0.5 * new))
+    work: float = worker.c_tok_s * new + prefill_attention_s(worker, new, cached)
+    return work
+
+
+def prefill_attention_s(worker: Any, new: float, cached: float) -> float:
+    """Attention of a prefill: ``c_attn*new*(cached + new/2)``, however it is cut into chunks."""
+    work: float = worker.c_attn_s * (new * (cached + 0.5 * new))
     return work
 
 
@@ -48,10 +71,14 @@ def queued_work_s(worker: Any) -> float:
     ``c_tok*t + c_attn*t*t/(2*q)``: with equal lengths ``t/q`` each has attention ``(t/q)**2 / 2``; the cached
     context of each is not known and counts as 0.
     """
+    work: float = worker.c_tok_s * worker.prefill_tokens + queued_attention_s(worker)
+    return work
+
+
+def queued_attention_s(worker: Any) -> float:
+    """Attention of the prefills queued on a worker, taken as equally long: ``c_attn*t*t/(2*q)``."""
     t = worker.prefill_tokens
-    if t == 0:
-        return 0.0
-    work: float = worker.c_tok_s * t + worker.c_attn_s * (0.5 * t * t / max(1, worker.prefill_requests))
+    work: float = worker.c_attn_s * (0.5 * t * t / max(1, worker.prefill_requests))
     return work
 
 
@@ -67,16 +94,18 @@ def prefill_done_s(worker: Any, new: int, cached: int) -> float:
     ``steps = ceil((t + new) / budget)`` with ``t`` the pending prefill tokens and ``budget`` from
     :func:`chunk_budget`; each step carries the worker's decodes (mixed steps)::
 
-        max(steps*floor, steps*(c0 + c_seq*streams + c_kv*decode_tokens) + queued work + own work)
+        sum over steps of max(floor, c0 + c_tok*chunk)      chunk = budget, the last the rest of t + new
+            + steps*(c_seq*streams + c_kv*decode_tokens) + attention of the queue and of this prompt
 
     For a worker without streams this is queue wait plus own prefill.
     """
     budget = chunk_budget(worker)
-    steps = (worker.prefill_tokens + new + budget - 1) // budget
-    base = worker.c0_s + worker.c_seq_s * worker.streams + worker.c_kv_s * worker.decode_tokens
-    linear: float = steps * base + queued_work_s(worker) + prefill_work_s(worker, new, cached)
-    floor: float = steps * worker.floor_s
-    return linear if linear > floor else floor
+    tokens = worker.prefill_tokens + new
+    steps = (tokens + budget - 1) // budget
+    decodes = worker.c_seq_s * worker.streams + worker.c_kv_s * worker.decode_tokens
+    attention = queued_attention_s(worker) + prefill_attention_s(worker, new, cached)
+    total: float = chunked_s(worker, tokens, budget) + steps * decodes + attention
+    return total
 
 
 def handover_time_s(prefill: Any, decode: Any, tokens: float) -> float:
@@ -142,6 +171,14 @@ def harm_s(worker: Any, local_s: float) -> float:
 
 
 def interference_s(worker: Any, prompt_tokens: int) -> float:
-    """Extra step time that one local prefill costs the present streams together: its own work times ``streams``."""
-    work: float = prefill_work_s(worker, new_tokens(worker, prompt_tokens), worker.cached_tokens) * worker.streams
+    """Extra step time that one local prefill costs the present streams together.
+
+    ``(sum over its steps of max(floor, c0 + c_tok*chunk) - max(floor, c0), + attention) * streams``: chunks that fit
+    under the floor cost them their attention only.
+    """
+    budget = chunk_budget(worker)
+    new = new_tokens(worker, prompt_tokens)
+    steps = (new + budget - 1) // budget
+    extra = chunked_s(worker, new, budget) - steps * matrices_s(worker, 0.0)
+    work: float = (extra + prefill_attention_s(worker, new, worker.cached_tokens)) * worker.streams
     return work

@@ -27,7 +27,7 @@ ACTIONS = ("show", "fit")
 EXAMPLE_TOKENS = 4096
 EXAMPLE_BYTES_PER_S = (100e9, 10e9)
 TERMS = (
-    ("floor_s", "least step", 1e3, "ms"),
+    ("floor_s", "least matrix products: reading the weights", 1e3, "ms"),
     ("c0_s", "constant", 1e3, "ms"),
     ("c_tok_s", "a new token", 1e6, "us"),
     ("c_attn_s", "a new token attending to 1,000 tokens", 1e9, "us"),
@@ -165,7 +165,7 @@ def _print_profile(record: Mapping[str, Any]) -> None:
     for key in ("repository", "commit", "licence", "method"):
         if key in source:
             print(f"  {key}: {source[key]}")
-    print("\nstep = max(least step, the sum of:")
+    print("\nstep = max(least matrix products, constant + new tokens) + attention + sequences + KV:")
     for key, meaning, scale, unit in TERMS:
         print(f"  {meaning:<40} {step[key] * scale:10.4g} {unit}")
     print(f"\nKV: {kv['bytes_per_token']:,} bytes a token, {kv['capacity_tokens']:,} tokens fit")
@@ -192,7 +192,6 @@ def _error_table(table: Table, errors: Mapping[str, Mapping[str, Any]]) -> Table
         "bias": "bias",
         "held_out_mape": "held out",
         "held_out_max": "its max",
-        "matrix_floor_mape": "floor under matrices only",
     }
     table.add_column("steps")
     for title in columns.values():

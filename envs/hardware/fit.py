@@ -1,8 +1,8 @@
 """Fit the step law to step times: non-negative, in relative error, with what it misses told by region.
 
-The law is ``t = max(floor, c0 + c_tok*new + c_attn*attention + c_seq*seqs + c_kv*kv)``. Each kind of step weighs
-the same in total, however many points it has. The floor and the plane are found in turn: points below the floor
-determine the floor, the others the plane (an exact non-negative least squares), until the division is stable.
+The law is ``t = max(floor, c0 + c_tok*new) + c_attn*attention + c_seq*seqs + c_kv*kv``. Each kind of step weighs
+the same in total, however many points it has. Points are divided by which side of the maximum they lie on; for one
+division the law is linear and fitted exactly (non-negative least squares), then divided again, until it is stable.
 
 Held-out errors: the points, in one fixed order, are dealt to FOLDS folds in turn; each fold is predicted by the law
 fitted to the others. Folds interleave, so this measures how the law interpolates, not how it extrapolates.
@@ -25,10 +25,8 @@ FOLDS = 4
 DIGITS = 5
 """Significant digits of a written coefficient."""
 MIN_POINTS = 12
-WHOLE_STEP, MATRICES = 5, 2
-"""Terms of the plane that a floor lies under: all five, or the constant and the new tokens only."""
-LAW = WHOLE_STEP
-"""Where StepLaw has its floor."""
+MATRICES = 2
+"""Leading terms of the plane that the floor lies under: the constant and the new tokens."""
 
 FloatArray = NDArray[np.float64]
 IndexArray = NDArray[np.intp]
@@ -57,8 +55,6 @@ class StepFit:
         errors: by region and "all", of the law on its points.
         held_out: by region and "all", each point predicted by a law that has not seen it.
         by_kind: MAPE in percent and constant in seconds if prefill and decode each had a law of their own.
-        matrix_floor: errors of ``max(floor, c0 + c_tok*new) + attention and decode terms``, fitted the same way: what
-            the law loses by putting the floor under the whole step.
     """
 
     law: StepLaw
@@ -67,7 +63,6 @@ class StepFit:
     errors: dict[str, Errors]
     held_out: dict[str, Errors]
     by_kind: dict[str, tuple[float, float]]
-    matrix_floor: dict[str, Errors]
 
 
 def fit_step_law(points: Sequence[StepPoint]) -> StepFit:
@@ -97,7 +92,6 @@ def fit_step_law(points: Sequence[StepPoint]) -> StepFit:
         errors=errors_by_region(points, predicted, times),
         held_out=errors_by_region(points, held_out, times),
         by_kind=_by_kind(points),
-        matrix_floor=_matrix_floor(points),
     )
 
 
@@ -145,40 +139,50 @@ def _weights(points: Sequence[StepPoint]) -> FloatArray:
     return np.array([1.0 / np.sqrt(counts[point.kind]) for point in points])
 
 
-def _solve(points: Sequence[StepPoint], under: int = LAW) -> FloatArray:
+def _solve(points: Sequence[StepPoint]) -> FloatArray:
     """Coefficients (floor, c0, c_tok, c_attn, c_seq, c_kv) of the best fit from several first floors."""
     times, weights, plane = times_s(points), _weights(points), _plane(points)
     best, best_cost = np.zeros(6), np.inf
     for start in (0.0, *np.quantile(times, [0.02, 0.05, 0.1, 0.2, 0.3])):
-        theta = _alternate(plane, times, weights, float(start), under)
-        predicted = _predict(theta, plane, under)
+        theta = _alternate(plane, times, weights, float(start))
+        predicted = _predict(theta, plane)
         cost = float(np.sum((weights * (predicted / times - 1.0)) ** 2))
         if cost < best_cost * (1.0 - 1e-9):
             best, best_cost = theta, cost
     return best
 
 
-def _predict(theta: FloatArray, plane: FloatArray, under: int) -> FloatArray:
-    """Times of the law whose floor lies under the first ``under`` terms, shape (n,)."""
+def _predict(theta: FloatArray, plane: FloatArray) -> FloatArray:
+    """Times of the law, shape (n,)."""
     terms = plane * theta[1:]
-    predicted: FloatArray = np.maximum(theta[0], terms[:, :under].sum(axis=1)) + terms[:, under:].sum(axis=1)
+    predicted: FloatArray = np.maximum(theta[0], terms[:, :MATRICES].sum(axis=1)) + terms[:, MATRICES:].sum(axis=1)
     return predicted
 
 
-def _alternate(plane: FloatArray, times: FloatArray, weights: FloatArray, floor: float, under: int) -> FloatArray:
+def _on_floor(theta: FloatArray, plane: FloatArray) -> NDArray[np.bool_]:
+    """Steps whose matrix products take the floor, shape (n,)."""
+    below: NDArray[np.bool_] = (plane[:, :MATRICES] * theta[1 : 1 + MATRICES]).sum(axis=1) < theta[0]
+    return below
+
+
+def _columns(plane: FloatArray, on_floor: NDArray[np.bool_]) -> FloatArray:
+    """What the six terms weigh in each step once divided, shape (n, 6)."""
+    columns = np.column_stack([on_floor, plane])
+    columns[on_floor, 1 : 1 + MATRICES] = 0.0
+    return columns
+
+
+def _alternate(plane: FloatArray, times: FloatArray, weights: FloatArray, floor: float) -> FloatArray:
     """Divide the points by the floor, fit floor and plane together, until the division is stable."""
-    linear = _nnls(plane, times, weights)
+    theta = np.concatenate([[floor], _nnls(plane, times, weights)])
     on_floor = np.zeros(len(times), dtype=bool)
     for _ in range(50):
-        now = (plane[:, :under] * linear[:under]).sum(axis=1) < floor
-        columns = np.column_stack([now, plane])
-        columns[now, 1 : 1 + under] = 0.0
-        theta = _nnls(columns, times, weights)
-        floor, linear = float(theta[0]), theta[1:]
+        now = _on_floor(theta, plane)
+        theta = _nnls(_columns(plane, now), times, weights)
         if np.array_equal(now, on_floor) or now.all():
             break
         on_floor = now
-    return np.concatenate([[floor if on_floor.any() else 0.0], linear])
+    return theta
 
 
 def _nnls(columns: FloatArray, times: FloatArray, weights: FloatArray) -> FloatArray:
@@ -190,18 +194,11 @@ def _nnls(columns: FloatArray, times: FloatArray, weights: FloatArray) -> FloatA
     return solution
 
 
-def _matrix_floor(points: Sequence[StepPoint]) -> dict[str, Errors]:
-    predicted = _predict(_solve(points, MATRICES), _plane(points), MATRICES)
-    return errors_by_region(points, predicted, times_s(points))
-
-
 def _covariance(theta: FloatArray, points: Sequence[StepPoint]) -> FloatArray:
     """Sandwich estimate over the coefficients that are above 0."""
     times, weights, plane = times_s(points), _weights(points), _plane(points)
-    on_floor = (plane[:, :LAW] * theta[1 : 1 + LAW]).sum(axis=1) < theta[0]
-    jacobian = np.column_stack([on_floor, plane])
-    jacobian[on_floor, 1 : 1 + LAW] = 0.0
-    residual = _predict(theta, plane, LAW) / times - 1.0
+    jacobian = _columns(plane, _on_floor(theta, plane))
+    residual = _predict(theta, plane) / times - 1.0
     jacobian *= (weights / times)[:, None]
     free = (theta > 0.0) & (np.abs(jacobian).sum(axis=0) > 0.0)
     # In units of the coefficients, so that the matrix to invert is well conditioned.

@@ -16,9 +16,11 @@ from typing import Any
 class StepLaw:
     """Time of one engine step, in seconds.
 
-    ``t = max(floor, c0 + c_tok*new + c_attn*sum(chunk*(ctx + chunk/2)) + c_seq*B + c_kv*kv)`` with ``new`` the
+    ``t = max(floor, c0 + c_tok*new) + c_attn*sum(chunk*(ctx + chunk/2)) + c_seq*B + c_kv*kv`` with ``new`` the
     prefill tokens of the step, ``ctx`` the tokens already cached when a chunk starts, ``B`` the decoding
-    sequences and ``kv`` the tokens their attention reads.
+    sequences and ``kv`` the tokens their attention reads. The floor is the time to read the weights and to launch:
+    below some number of tokens the matrix products are bound by memory, so more tokens are free until it is reached.
+    Attention and what each sequence costs come on top.
     """
 
     floor_s: float
@@ -30,8 +32,8 @@ class StepLaw:
 
     def seconds(self, new: float, attn: float, seqs: float, kv: float) -> float:
         """Step time for ``new`` prefill tokens, attention work ``attn``, ``seqs`` decodes over ``kv`` tokens."""
-        linear = self.c0_s + self.c_tok_s * new + self.c_attn_s * attn + self.c_seq_s * seqs + self.c_kv_s * kv
-        return max(self.floor_s, linear)
+        matrices = max(self.floor_s, self.c0_s + self.c_tok_s * new)
+        return matrices + self.c_attn_s * attn + self.c_seq_s * seqs + self.c_kv_s * kv
 
     def scaled(self, factor: float) -> StepLaw:
         """Every term times ``factor`` (a predictor that is uniformly off)."""

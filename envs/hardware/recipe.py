@@ -146,8 +146,7 @@ def fit_record(fit: StepFit) -> dict[str, Any]:
         "points": {kind: count for kind in KINDS if (count := sum(p.kind == kind for p in fit.points))},
         "range": _range(fit.points),
         "errors_percent": {
-            region: _error_record(errors, fit.held_out[region], fit.matrix_floor[region])
-            for region, errors in fit.errors.items()
+            region: _error_record(errors, fit.held_out[region]) for region, errors in fit.errors.items()
         },
         "phases_alone_percent": {
             kind: {"mape": round(mape, 1), "constant_s": float(f"{constant:.4g}")}
@@ -159,7 +158,7 @@ def fit_record(fit: StepFit) -> dict[str, Any]:
     }
 
 
-def _error_record(errors: Errors, held_out: Errors, matrix_floor: Errors) -> dict[str, Any]:
+def _error_record(errors: Errors, held_out: Errors) -> dict[str, Any]:
     return {
         "points": errors.points,
         "mape": round(errors.mape, 1),
@@ -168,7 +167,6 @@ def _error_record(errors: Errors, held_out: Errors, matrix_floor: Errors) -> dic
         "bias": round(errors.bias, 1),
         "held_out_mape": round(held_out.mape, 1),
         "held_out_max": round(held_out.worst, 1),
-        "matrix_floor_mape": round(matrix_floor.mape, 1),
     }
 
 

@@ -21,8 +21,8 @@ def stepwise(w, remaining, done, limit_s):
         for size in (2048, 1024, 512, 256, 128):
             cap = min(size, chunk_budget(w))
             chunk = min(cap, remaining)
-            base = w.c0_s + w.c_seq_s * w.streams + w.c_kv_s * (w.decode_tokens + done)
-            step = max(w.floor_s, base + w.c_tok_s * chunk + w.c_attn_s * chunk * (done + chunk / 2))
+            step = max(w.floor_s, w.c0_s + w.c_tok_s * chunk) + w.c_attn_s * chunk * (done + chunk / 2)
+            step += w.c_seq_s * w.streams + w.c_kv_s * (w.decode_tokens + done)
             if step <= limit_s:
                 break
         else:
@@ -37,10 +37,11 @@ def stepwise(w, remaining, done, limit_s):
 
 def test_closed_form_equals_the_loop():
     rng = np.random.default_rng(5)
-    feasible = sizes = 0
+    feasible = sizes = flat = 0
     for _ in range(400):
         request, workers = random_view(rng)
-        w = workers[0]._replace(floor_s=0.0, c_attn_s=float(rng.choice([0.0, 2e-9, 2e-8])))
+        floor_s = float(rng.choice([0.0, 0.03, 0.08]))  # 0.08: chunks of up to 700 tokens cost the same
+        w = workers[0]._replace(floor_s=floor_s, c_attn_s=float(rng.choice([0.0, 2e-9, 2e-8])))
         limit = float(rng.choice([0.03, 0.05, 0.1, 0.25, math.inf]))
         expected = stepwise(w, request.prompt_tokens, w.cached_tokens, limit)
         got = largest_safe(w, request.prompt_tokens, w.cached_tokens, limit)
@@ -48,9 +49,11 @@ def test_closed_form_equals_the_loop():
         if expected[0] < math.inf:
             feasible += 1
             sizes += got[1] not in (2048, 0)
+            flat += floor_s == 0.08
             assert got[1] <= max(expected[1], 1)
     assert feasible > 100
     assert sizes > 20
+    assert flat > 20
 
 
 def test_chunks_shrink_as_the_context_grows():

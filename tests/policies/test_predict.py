@@ -12,7 +12,10 @@ from tests.policies.views import d, make_worker, p
 def test_step_is_the_law_with_its_floor():
     w = make_worker(c_attn_s=1e-8, c_kv_s=1e-7)
     assert predict.step_s(w, 100, 5000, 20, 30_000) == pytest.approx(0.01 + 0.01 + 5e-5 + 0.002 + 0.003)
-    assert predict.step_s(w._replace(floor_s=0.5), 100, 5000, 20, 30_000) == 0.5
+    # the floor bounds the first two terms, the others come on top
+    assert predict.step_s(w._replace(floor_s=0.5), 100, 5000, 20, 30_000) == pytest.approx(0.5 + 5e-5 + 0.002 + 0.003)
+    assert predict.matrices_s(w._replace(floor_s=0.02), 99) == 0.02
+    assert predict.matrices_s(w._replace(floor_s=0.02), 101) == pytest.approx(0.0201)
 
 
 def test_one_token_is_always_computed():
@@ -45,12 +48,14 @@ def test_prefill_done_carries_the_decodes_in_mixed_steps():
     assert predict.ttft_local_s(w, 2000) == predict.prefill_done_s(w, 2000, 0)
 
 
-def test_prefill_done_matches_a_walk_over_the_steps():
+@pytest.mark.parametrize("floor_s", [0.0, 0.05, 0.3])
+def test_prefill_done_matches_a_walk_over_the_steps(floor_s):
     rng = np.random.default_rng(3)
     for _ in range(50):
         queued, new, cached = (int(x) for x in rng.integers(1, 9000, 3))
         streams = int(rng.integers(0, 60))
         w = d(0, prefill_tokens=queued, streams=streams, decode_tokens=50 * streams, c_kv_s=1e-6, c_attn_s=1e-9)
+        w = w._replace(floor_s=floor_s)
         prompts, elapsed = [[0, queued], [cached, cached + new]], 0.0
         while prompts[1][0] < prompts[1][1]:
             budget, tokens, attention = w.max_batched_tokens - streams, 0, 0.0
@@ -96,4 +101,7 @@ def test_remote_ttft_pulls_only_what_the_decode_worker_lacks():
 def test_harm_counts_everybody_interference_the_streams():
     w = d(0, streams=64, decode_requests=70, cached_tokens=500)
     assert predict.interference_s(w, 1000) == pytest.approx(0.05 * 64)
+    # of a step of 60 ms, 35 are the floor that it takes anyway
+    assert predict.interference_s(w._replace(floor_s=0.035), 1000) == pytest.approx(0.025 * 64)
+    assert predict.interference_s(w._replace(floor_s=0.2), 1000) == pytest.approx(0.0, abs=1e-12)
     assert predict.harm_s(w, 0.2) == pytest.approx(0.2 * 70)

@@ -14,9 +14,9 @@ from policies.predict import ttft_local_s, ttft_remote_s
 from traces import Trace
 
 DISPATCH_S = 0.003
-PROFILE = Profile("p", "m", "g", 1, "e", "bf16", StepLaw(0.008, 0.01, 1e-4, 1e-9, 1e-5, 1e-8), KvLaw(1e5, 400_000, 16))
+PROFILE = Profile("p", "m", "g", 1, "e", "bf16", StepLaw(0.03, 0.01, 1e-4, 1e-9, 1e-5, 1e-8), KvLaw(1e5, 400_000, 16))
 LINK = HandoverLaw("l", DISPATCH_S, 0.4, 0.001, 0.0, 2e10)
-PROMPTS = [1, 50, 2048, 5000, 8192, 30_000]
+PROMPTS = [1, 50, 201, 2048, 2050, 5000, 8192, 30_000]  # up to 200 tokens a step lies on the floor
 
 
 class Fixed:

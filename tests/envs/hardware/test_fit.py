@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from envs.hardware.errors import MeasurementError
-from envs.hardware.fit import LAW, _plane, _predict, fit_step_law, predict_s
+from envs.hardware.fit import _plane, _predict, fit_step_law, predict_s
 from envs.hardware.gpu import load_gpu
 from envs.hardware.model_shape import load_model
 from envs.hardware.profile import StepLaw
@@ -45,10 +45,17 @@ def test_noise_is_reported_and_covered_by_the_covariance():
         assert abs(getattr(fit.law, name) - getattr(TRUE, name)) < 4 * deviation, name
 
 
+def test_the_floor_bounds_the_matrix_products_only():
+    # 9 ms + 40 tokens at 50 us reach the floor of 11 ms: as many are free; attention and decodes come on top
+    assert TRUE.seconds(39, 0, 0, 0) == TRUE.seconds(0, 0, 0, 0) == 0.011
+    assert TRUE.seconds(41, 0, 0, 0) == pytest.approx(0.01105)
+    assert TRUE.seconds(16, 2e6, 10, 1e5) == pytest.approx(0.011 + 0.0018 + 0.0004 + 0.0015)
+
+
 def test_the_fit_has_its_floor_where_the_law_has_it():
     points = steps()
     theta = np.array([getattr(TRUE, name) for name in TRUE.__slots__])
-    np.testing.assert_allclose(_predict(theta, _plane(points), LAW), predict_s(TRUE, points), rtol=1e-12)
+    np.testing.assert_allclose(_predict(theta, _plane(points)), predict_s(TRUE, points), rtol=1e-12)
 
 
 def test_the_order_of_the_points_does_not_matter():

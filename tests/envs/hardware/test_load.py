@@ -83,7 +83,7 @@ def test_a_file_of_ones_own_is_read_by_its_path(tmp_path):
 
 def test_exponents_without_a_dot_are_numbers(tmp_path):
     path = changed(tmp_path, PROFILES[0], lambda data: None)
-    path.write_text(path.read_text().replace("5.2074e-05", "5e-5"))
+    path.write_text(path.read_text().replace(f"{load_profile(path).step.c_tok_s}", "5e-5"))
     assert load_profile(path).step.c_tok_s == 5e-5
 
 
