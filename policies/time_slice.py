@@ -8,16 +8,19 @@ Where there is no split worker, over the workers that can do both; where there i
 
 Shares (:func:`shares`, on a timer), for each split worker::
 
-    spare = 1 - decode step / (beta * tightest TPOT objective of its streams)     share of time decodes can spare
-    share = max_share                                  if pending prefill work <= spare * horizon_s
-            min(max_share, max(min_share, spare))      else
+    need_p = pending prefill work / horizon_s          share of time that clears the queue within the horizon
+    need_d = decode step / (beta * tightest TPOT objective of its streams)     share that keeps their pace
+    share  = max_share                                             if need_p + need_d <= 1
+             min(max_share, max(min_share, need_p / (need_p + need_d)))     else
 
-TPOT is a mean over a stream's life, so a burst of prefill that fits in what the decodes can spare over the horizon
-runs first, and TTFT gains; a longer one gets no more than they can spare for good. A share counts only while both
-phases have work (docs/engine.md), so a large one costs nothing while no prefill is pending.
+TPOT is a mean over a stream's life, so a burst of prefill that leaves the decodes their need over the horizon runs
+first, and TTFT gains. Where both needs do not fit, each phase gets time in proportion to its need, so that neither is
+starved in overload: to hold the decodes' bound there leaves the queue to grow without end, and TTFT is lost for all. A
+share counts only while both phases have work (docs/engine.md), so a large one costs nothing while no prefill is
+pending; a small one would delay whatever arrives before the next call of the timer.
 
 Parameters:
-    horizon_s: time over which a stream's delay is made good again, at most its life (s).
+    horizon_s: time in which pending prefills should be done, well below a stream's life (s).
     beta: share of the tightest TPOT objective that a decode step may take, its slices of prefill included (1).
     min_share, max_share: bounds of the share (1), so that neither phase starves.
 
@@ -40,7 +43,7 @@ from policies.predict import joined_step_s, new_tokens, prefill_work_s, queued_w
 
 @rule(
     name="time_slice",
-    params={"horizon_s": 1.0, "beta": 0.9, "min_share": 0.1, "max_share": 0.9},
+    params={"horizon_s": 0.5, "beta": 0.9, "min_share": 0.2, "max_share": 0.8},
     needs=(
         "local_prefill",
         "prefill_requests",
@@ -86,9 +89,10 @@ def shares(view: Any, params: Mapping[str, Param]) -> dict[int, float]:
         w = view[i]
         if w.role == SPLIT:
             decode_s = step_s(w, 0.0, 0.0, float(w.streams), float(w.decode_tokens)) if w.streams > 0 else 0.0
-            spare = 1.0 - decode_s / (beta * w.min_slo_tpot_s)
-            absorbed = queued_work_s(w) <= spare * horizon_s
-            answer[int(w.id)] = most if absorbed else min(most, max(least, spare))
+            need_d = decode_s / (beta * w.min_slo_tpot_s)
+            need_p = queued_work_s(w) / horizon_s
+            need = need_p + need_d
+            answer[int(w.id)] = most if need <= 1.0 else min(most, max(least, need_p / need))
     return answer
 
 
