@@ -51,8 +51,8 @@ CACHE_DIR = str(CACHE_ROOT / _source_hash())
 _config: Any = numba.config
 _config.CACHE_DIR = CACHE_DIR
 
-njit = numba.njit(cache=True, error_model="numpy", boundscheck=False)
-"""The one decorator of all kernel functions."""
+njit: Any = numba.njit(cache=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+"""The one decorator of all kernel functions; only compiled code calls them, so no Python wrappers are built."""
 
 
 @contextmanager
