@@ -91,8 +91,8 @@ def printed_path_s(worker: Any, new: int, cached: int) -> float:
     chunk = float(worker.max_batched_tokens)
     t = float(worker.prefill_tokens)
     queue = t / chunk * step_s(worker, chunk, chunk * (0.5 * t + 0.5 * chunk), 0.0, 0.0)
-    own = chunked_s(worker, new, worker.max_batched_tokens) + prefill_attention_s(worker, float(new), float(cached))
-    return float(queue + own)
+    own = chunked_s(worker, new, worker.max_batched_tokens, 0.0)
+    return float(queue + own + prefill_attention_s(worker, float(new), float(cached)))
 
 
 @rule(

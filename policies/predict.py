@@ -31,16 +31,14 @@ def matrices_s(worker: Any, new: float) -> float:
     return linear if linear > floor else floor
 
 
-def chunked_s(worker: Any, tokens: int, budget: int) -> float:
-    """That part of all steps that compute ``tokens`` prompt tokens, ``budget`` a step, the last step the rest.
+def chunked_s(worker: Any, tokens: int, budget: int, each_s: float) -> float:
+    """Steps that compute ``tokens`` (at least 1) prompt tokens, ``budget`` a step, the last step the rest.
 
-    ``full * max(floor, c0 + c_tok*budget) + max(floor, c0 + c_tok*rest)``, the last term if ``rest > 0``.
+    ``full * (max(floor, c0 + c_tok*budget) + each) + max(floor, c0 + c_tok*rest) + each`` with ``0 < rest <= budget``.
     """
-    full = tokens // budget
+    full = (tokens - 1) // budget
     rest = tokens - full * budget
-    total: float = full * matrices_s(worker, budget)
-    if rest > 0:
-        total += matrices_s(worker, rest)
+    total: float = full * (matrices_s(worker, budget) + each_s) + matrices_s(worker, rest) + each_s
     return total
 
 
@@ -99,13 +97,9 @@ def prefill_done_s(worker: Any, new: int, cached: int) -> float:
 
     For a worker without streams this is queue wait plus own prefill.
     """
-    budget = chunk_budget(worker)
-    tokens = worker.prefill_tokens + new
-    steps = (tokens + budget - 1) // budget
-    decodes = worker.c_seq_s * worker.streams + worker.c_kv_s * worker.decode_tokens
-    attention = queued_attention_s(worker) + prefill_attention_s(worker, new, cached)
-    total: float = chunked_s(worker, tokens, budget) + steps * decodes + attention
-    return total
+    decodes_s = worker.c_seq_s * worker.streams + worker.c_kv_s * worker.decode_tokens
+    steps_s = chunked_s(worker, worker.prefill_tokens + new, chunk_budget(worker), decodes_s)
+    return steps_s + queued_attention_s(worker) + prefill_attention_s(worker, new, cached)
 
 
 def handover_time_s(prefill: Any, decode: Any, tokens: float) -> float:
@@ -176,9 +170,7 @@ def interference_s(worker: Any, prompt_tokens: int) -> float:
     ``(sum over its steps of max(floor, c0 + c_tok*chunk) - max(floor, c0), + attention) * streams``: chunks that fit
     under the floor cost them their attention only.
     """
-    budget = chunk_budget(worker)
     new = new_tokens(worker, prompt_tokens)
-    steps = (new + budget - 1) // budget
-    extra = chunked_s(worker, new, budget) - steps * matrices_s(worker, 0.0)
-    work: float = (extra + prefill_attention_s(worker, new, worker.cached_tokens)) * worker.streams
+    extra_s = chunked_s(worker, new, chunk_budget(worker), -matrices_s(worker, 0.0))
+    work: float = (extra_s + prefill_attention_s(worker, new, worker.cached_tokens)) * worker.streams
     return work
