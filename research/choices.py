@@ -102,27 +102,27 @@ def _zones(choice: TraceChoice) -> dict[str, Trace]:
 
 @cache
 def _windows(choice: TraceChoice, zone: str, windows: int, lead_in: float) -> list[Window]:
-    from traces import TraceError
-
     trace, parts = choice.load(), _zones(choice)
+    own = parts[zone]
+    per_window = np.histogram(own.frame["arrival_s"].to_numpy(), windows, (0.0, own.duration_s))[0]
+    if per_window.min() == 0:
+        raise ResearchError(
+            f"trace {choice.name}: its {zone} zone ({len(own)} requests in {own.duration_s:.0f} s) does not fill "
+            f"{windows} windows: nothing arrives in {int((per_window == 0).sum())} of them. "
+            f"Give fewer ({'knee.windows' if zone == 'validation' else 'windows'}=N) or a longer trace"
+        )
     order = list(parts)
     before = order[max(order.index(zone) - 1, 0)]
     starts = dict(zip(order, np.cumsum([0.0] + [parts[z].duration_s for z in order]), strict=False))
     # Zones are cut without a session across; what leads into the first window is the end of the zone before.
-    base = trace.window(float(starts[before]), float(starts[zone]) + parts[zone].duration_s)
+    base = trace.window(float(starts[before]), float(starts[zone]) + own.duration_s)
     first = float(starts[zone] - starts[before])
-    length = parts[zone].duration_s / windows
+    length = own.duration_s / windows
     out = []
     for i in range(windows):
         start = first + i * length
         lead = min(lead_in * length, start)
-        try:
-            out.append(Window(base.window(start - lead, start + length, across="restart"), lead, length))
-        except TraceError as error:
-            raise ResearchError(
-                f"trace {choice.name}: its {zone} zone ({len(parts[zone])} requests in {parts[zone].duration_s:.0f} s) "
-                f"does not fill {windows} windows: {error}. Give fewer (windows=N, knee.windows=N) or a longer trace"
-            ) from None
+        out.append(Window(base.window(start - lead, start + length, across="restart"), lead, length))
     return out
 
 
@@ -201,7 +201,7 @@ class PolicyChoice:
 
     def text(self) -> str:
         """The label with what was set: ``deflect (alpha=1.3)``."""
-        return f"{self.label} ({self.given()})" if self.params else self.label
+        return f"{self.label} ({self.given()})" if self.params and not self.label.endswith(")") else self.label
 
     def given(self) -> str:
         """Parameters that were set, as ``alpha=1.3, beta=2``."""

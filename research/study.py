@@ -175,8 +175,7 @@ def study_from(config: DictConfig, command: str) -> Study:
     from research.clusters import build_cluster
 
     number = Settings(plain)
-    reference = PolicyChoice.parse(plain["reference"], "reference")
-    policies = _policies(plain, command)
+    policies, reference = _policies(plain, command)
     measure_first = number("measure.skip_first", low=0.0, below=1.0)
     measure_last = number("measure.skip_last", low=0.0, below=1.0)
     if measure_first + measure_last >= 1.0:
@@ -193,7 +192,7 @@ def study_from(config: DictConfig, command: str) -> Study:
         hardware=plain["hardware"],
         slo=slo,
         policies=policies,
-        reference=next((p for p in policies if _same(p, reference)), reference),
+        reference=reference,
         loads=() if rates else number.many("load"),
         rates_per_s=rates,
         knee=KneeSettings(
@@ -223,25 +222,28 @@ def study_from(config: DictConfig, command: str) -> Study:
         raise ResearchError("knee.lowest: expected less than knee.highest")
     for choice in study.entrants:
         choice.build()  # unknown names, parameters and targets end here, before anything runs
-    study.trace.load()
+    study.trace.window("test", study.windows, 0, study.lead_in)
+    if study.loads:
+        study.trace.window("validation", study.knee.windows, 0, study.lead_in)
     return study
 
 
-def _same(a: PolicyChoice, b: PolicyChoice) -> bool:
-    return (a.name, a.target, a.params) == (b.name, b.target, b.params)
-
-
-def _policies(plain: Mapping[str, Any], command: str) -> tuple[PolicyChoice, ...]:
+def _policies(plain: Mapping[str, Any], command: str) -> tuple[tuple[PolicyChoice, ...], PolicyChoice]:
+    """The policies asked for and the reference, labelled apart from each other."""
     if command == "evaluate":
-        return (PolicyChoice.parse(plain["policy"], "policy"),)
-    items = plain["policies"]
-    if isinstance(items, str | Mapping):
-        items = [items]
-    if not isinstance(items, list) or not items:
-        raise ResearchError(
-            f"policies: expected a list such as [round_robin,{{name: deflect, alpha: 1.3}}], got {items!r}"
-        )
-    return tuple(with_unique_labels([PolicyChoice.parse(item, f"policies[{i}]") for i, item in enumerate(items)]))
+        asked = [PolicyChoice.parse(plain["policy"], "policy")]
+    else:
+        items = plain["policies"]
+        items = [items] if isinstance(items, str | Mapping) else items
+        if not isinstance(items, list) or not items:
+            raise ResearchError(
+                f"policies: expected a list such as [round_robin,{{name: deflect, alpha: 1.3}}], got {items!r}"
+            )
+        asked = [PolicyChoice.parse(item, f"policies[{i}]") for i, item in enumerate(items)]
+    reference = PolicyChoice.parse(plain["reference"], "reference")
+    labelled = with_unique_labels([*asked, reference])
+    at = list(dict.fromkeys([*asked, reference])).index(reference)
+    return tuple(labelled[: len(dict.fromkeys(asked))]), labelled[at]
 
 
 def _trace(plain: Mapping[str, Any]) -> TraceChoice:

@@ -155,7 +155,7 @@ def tbt_quantiles(result: SimResult) -> Metrics:
 
 def worker_metrics(result: SimResult) -> Metrics:
     """Utilisation (share of the span spent in steps) by role, and totals, over the whole run."""
-    by_role = result.workers.group_by("role").agg(
+    by_role = result.workers.group_by("role", maintain_order=True).agg(
         ((pl.col("prefill_s") + pl.col("decode_s") + pl.col("mixed_s")).sum() / (pl.len() * result.span_s)).alias(
             "busy"
         )

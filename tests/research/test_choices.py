@@ -157,7 +157,7 @@ def test_without_lead_in_a_window_starts_at_once():
 
 
 def test_too_many_windows_for_a_trace_is_told():
-    with pytest.raises(ResearchError, match=r"does not fill 100000 windows.*windows=N"):
+    with pytest.raises(ResearchError, match=r"does not fill 100000 windows: nothing arrives in .*windows=N"):
         TraceChoice("default").window("test", 100000, 0, 0.0)
 
 

@@ -27,6 +27,12 @@ def test_the_reference_is_run_even_where_nobody_asked_for_it():
     assert [p.label for p in made.entrants] == ["round_robin", "guard"]
 
 
+def test_the_reference_and_a_variant_of_it_are_told_apart():
+    made = study("policies=[{name: guard, kappa: 9},round_robin]")
+    assert [p.label for p in made.entrants] == ["guard(kappa=9)", "round_robin", "guard"]
+    assert made.reference.label == "guard"
+
+
 def test_a_single_policy_and_a_single_load_need_no_list():
     made = study("policies=round_robin", "load=1")
     assert [p.label for p in made.policies] == ["round_robin"]
