@@ -312,10 +312,11 @@ def advance(s: Any, decide: Any, bind: Any) -> int:
             pop(s.heap, sc)
         elif source == 2:
             sc.next_root += 1
+        if kind == STEP_END and s.grp[r].end_ps != time_ps:  # the step was cut short, this event is stale
+            continue
         sc.now_ps = time_ps
         if kind == STEP_END:
-            if s.grp[r].end_ps == time_ps:  # else: the step was cut short, this event is stale
-                step_end(s, r)
+            step_end(s, r)
         elif kind == FLOW_END:
             if source == 1:
                 end_flow(s, r)

@@ -182,7 +182,7 @@ class Engine:
         r.out["pulled_bytes"] = source.kv_bytes_per_token * tokens
         connect = handover.connect_ps if self.links.first_use(r.prefill, r.decode) else 0
         fixed = handover.base_ps + connect + handover.per_block_ps * r.here.private
-        self.push(self.now + fixed, FLOW_START, r.index)
+        self.push(self.now + max(fixed, 1), FLOW_START, r.index)
 
     def on_flow_start(self, i: int) -> None:
         """Bytes begin to flow, if there are any."""

@@ -131,7 +131,7 @@ def _start_pull(s: Any, w: int, r: int) -> bool:
     if s.pairs[p, w] == 0:
         s.pairs[p, w] = 1
         fixed += sc.connect_ps
-    push(s.heap, sc, sc.now_ps + fixed, FLOW_START, r)
+    push(s.heap, sc, sc.now_ps + max(fixed, 1), FLOW_START, r)
     return True
 
 
