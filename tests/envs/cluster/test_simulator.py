@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from numba.core import event
@@ -60,8 +62,8 @@ def test_result_times_are_in_order_and_add_up(trace):
     result = simulate(trace, cluster(), registry.load("guard"), LOOSE)
     frame = result.requests
     assert frame["status"].unique().to_list() == ["served"]
-    for earlier, later in [("arrival_s", "routed_s"), ("routed_s", "prefill_start_s"), ("prefill_start_s", "prefill_done_s"),
-                           ("prefill_done_s", "first_token_s"), ("first_token_s", "finish_s")]:  # fmt: skip
+    order = ["arrival_s", "routed_s", "prefill_start_s", "prefill_done_s", "first_token_s", "finish_s"]
+    for earlier, later in itertools.pairwise(order):
         assert (frame[earlier] <= frame[later]).all()
     assert np.allclose(frame["ttft_s"], frame["first_token_s"] - frame["arrival_s"])
     gaps = (frame["finish_s"] - frame["first_token_s"]) / (frame["output_tokens"] - 1)
