@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import polars as pl
 
 from research.errors import ResearchError, nearest
 
@@ -56,6 +57,17 @@ class TraceChoice:
         """One of ``windows`` disjoint windows of a zone, with ``lead_in`` windows of what came before it."""
         return _windows(self, zone, windows, lead_in)[index]
 
+    def pace_per_s(self, zone: str) -> float:
+        """What a load scales, per second of the zone: requests in open replay, else session starts.
+
+        Turns of sessions that began in the zone before are in the windows, so they count here.
+        """
+        base, first, last = _base(self, zone)
+        frame = base.frame.filter((pl.col("arrival_s") >= first) & (pl.col("arrival_s") <= last))
+        if base.replay != "open":
+            frame = frame.filter((pl.col("turn") == 1) | (pl.col("session") < 0))
+        return frame.height / (last - first)
+
 
 @dataclass(frozen=True, slots=True)
 class Window:
@@ -72,16 +84,8 @@ class Window:
     length_s: float
 
 
-def pace_per_s(trace: Trace) -> float:
-    """What a load scales, per second: requests in open replay, else session starts (and requests without one)."""
-    if trace.replay == "open":
-        return trace.rate_per_s
-    loose = int((trace.frame["session"] < 0).sum())
-    return (trace.n_sessions + loose) / trace.duration_s if trace.duration_s > 0 else float("inf")
-
-
 def pace_unit(trace: Trace) -> str:
-    """``requests`` or ``sessions``: see :func:`pace_per_s`."""
+    """``requests`` or ``sessions``: see :meth:`TraceChoice.pace_per_s`."""
     return "requests" if trace.replay == "open" else "sessions"
 
 
@@ -102,8 +106,7 @@ def _zones(choice: TraceChoice) -> dict[str, Trace]:
 
 @cache
 def _windows(choice: TraceChoice, zone: str, windows: int, lead_in: float) -> list[Window]:
-    trace, parts = choice.load(), _zones(choice)
-    own = parts[zone]
+    own = _zones(choice)[zone]
     per_window = np.histogram(own.frame["arrival_s"].to_numpy(), windows, (0.0, own.duration_s))[0]
     if per_window.min() == 0:
         raise ResearchError(
@@ -111,19 +114,27 @@ def _windows(choice: TraceChoice, zone: str, windows: int, lead_in: float) -> li
             f"{windows} windows: nothing arrives in {int((per_window == 0).sum())} of them. "
             f"Give fewer ({'knee.windows' if zone == 'validation' else 'windows'}=N) or a longer trace"
         )
-    order = list(parts)
-    before = order[max(order.index(zone) - 1, 0)]
-    starts = dict(zip(order, np.cumsum([0.0] + [parts[z].duration_s for z in order]), strict=False))
-    # Zones are cut without a session across; what leads into the first window is the end of the zone before.
-    base = trace.window(float(starts[before]), float(starts[zone]) + own.duration_s)
-    first = float(starts[zone] - starts[before])
-    length = own.duration_s / windows
+    base, first, last = _base(choice, zone)
+    length = (last - first) / windows
     out = []
     for i in range(windows):
         start = first + i * length
         lead = min(lead_in * length, start)
         out.append(Window(base.window(start - lead, start + length, across="restart"), lead, length))
     return out
+
+
+@cache
+def _base(choice: TraceChoice, zone: str) -> tuple[Trace, float, float]:
+    """A zone with the one before it, which leads into it, and where in that the zone starts and ends."""
+    parts = _zones(choice)
+    order = list(parts)
+    before = order[max(order.index(zone) - 1, 0)]
+    starts = dict(zip(order, np.cumsum([0.0] + [parts[z].duration_s for z in order]), strict=False))
+    end = float(starts[zone]) + parts[zone].duration_s
+    # No session that began before both is in here: what was trained on is never tested on.
+    base = choice.load().window(float(starts[before]), end)
+    return base, float(starts[zone] - starts[before]), end - float(starts[before])
 
 
 @dataclass(frozen=True, slots=True)

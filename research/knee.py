@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from research.choices import pace_per_s, pace_unit
+from research.choices import pace_unit
 from research.errors import ResearchError
 from research.evidence.runs import key_of
 
@@ -93,7 +93,7 @@ def find_knee(study: Study, runner: Runner) -> Knee:
 
 def _search(study: Study, runner: Runner) -> Knee:
     settings = study.knee
-    rate = pace_per_s(study.trace.zone("validation"))
+    rate = study.trace.pace_per_s("validation")
     points: dict[float, Point] = {}
 
     def passes(scale: float) -> bool:
@@ -132,7 +132,7 @@ def scales(study: Study, knee: Knee | None) -> list[tuple[float, float, float]]:
     Raises:
         ResearchError: loads are multiples of a knee that does not exist.
     """
-    own = pace_per_s(study.trace.zone("test"))
+    own = study.trace.pace_per_s("test")
     if study.rates_per_s:
         at = knee.rate_per_s if knee is not None and knee.rate_per_s else math.nan
         return [(rate / at, rate, rate / own) for rate in study.rates_per_s]

@@ -227,13 +227,11 @@ def share(value: float | None, sign: bool = False) -> str:
 
 def interval_text(row: Mapping[str, Any] | None, sign: bool = False) -> str:
     """``[low, high]``, or nothing."""
+    from research.evidence.table import decimals
+
     if row is None or row["low"] is None or row["estimate"] is None:
         return ""
-    width = row["high"] - row["low"]
-    digits = 1 - math.floor(math.log10(width)) if width > 0 else 3
-    digits = max(
-        0, min(6, max(digits, 2 - math.floor(math.log10(abs(row["estimate"])))) if row["estimate"] else digits)
-    )
+    digits = decimals(row["estimate"], row["high"] - row["low"])
     form = f"{{:{'+' if sign else ''},.{digits}f}}"
     return f"[{form.format(row['low'])}, {form.format(row['high'])}]"
 

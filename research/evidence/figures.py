@@ -160,8 +160,10 @@ def distributions(summary: Mapping[str, Any], requests: Mapping[str, pl.DataFram
     tpot = _tpot_objective(summary)
     if tpot:
         panels[1].axvline(1e3 * tpot, color=_ink(), lw=0.9, ls=(0, (4, 3)), alpha=0.7)
-        at = {"xytext": (-4, 0), "textcoords": "offset points", "ha": "right", "fontsize": 8}
-        panels[1].annotate("objective", (1e3 * tpot, 0.0), **at)
+        low, high = panels[1].get_xlim()
+        left = 1e3 * tpot > (low + high) / 2  # the label goes where there is room
+        at = {"xytext": (-4 if left else 4, 0), "textcoords": "offset points", "ha": "right" if left else "left"}
+        panels[1].annotate("objective", (1e3 * tpot, 0.0), fontsize=8, **at)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper")
     return figure
 

@@ -10,7 +10,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from research.choices import pace_per_s
 from research.evidence.runs import code_version, git_state
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def of_study(study: Study) -> dict[str, Any]:
             "prefix_block_tokens": trace.prefix_block_tokens,
             "sources": list(trace.provenance),
             "zones": {
-                name: {"requests": len(z), "duration_s": z.duration_s, "pace_per_s": pace_per_s(z)}
+                name: {"requests": len(z), "duration_s": z.duration_s, "pace_per_s": study.trace.pace_per_s(name)}
                 for name, z in zones.items()
             },
         },

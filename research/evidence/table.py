@@ -107,12 +107,18 @@ def with_interval(value: float | None, low: float | None, high: float | None, si
         return "-"
     if math.isnan(low):
         return f"{value:{'+' if sign else ''}.4g}"
-    width = high - low
-    # Two digits of the interval's width, and at least three of the figure itself.
-    digits = 1 - math.floor(math.log10(width)) if width > 0 else 3
-    digits = max(0, min(6, max(digits, 2 - math.floor(math.log10(abs(value)))) if value else digits))
+    digits = decimals(value, high - low)
     form = f"{{:{'+' if sign else ''}.{digits}f}}"
     return f"{form.format(value)} \\[{form.format(low)}, {form.format(high)}]"
+
+
+def decimals(value: float, width: float) -> int:
+    """Decimal places: two digits of the interval's width, and one more where the figure would have less than three."""
+    if width <= 0:
+        return 3
+    wide = 1 - math.floor(math.log10(width))
+    own = 2 - math.floor(math.log10(abs(value))) if value else wide
+    return max(0, min(6, max(wide, min(own, wide + 1))))
 
 
 def number(value: float, form: str) -> str:

@@ -37,6 +37,18 @@ def load_words(load: float | None, rate_per_s: float, unit: str) -> str:
     return rate if load is None or math.isnan(load) else f"load {load:g} ({rate})"
 
 
+def headline(winners: Sequence[Mapping[str, Any]]) -> str:
+    """The shortest true answer over all loads."""
+    proven = [w["leader"] for w in winners if w["proven"]]
+    if len(set(proven)) == 1 and len(proven) == len(winners):
+        return f"{proven[0]} wins at every load."
+    if not proven:
+        return "No policy is proven best at any load."
+    parts = [f"{policy} at {proven.count(policy)} of {len(winners)} loads" for policy in dict.fromkeys(proven)]
+    rest = "; at the others no winner is proven" if len(proven) < len(winners) else ""
+    return f"Proven best: {', '.join(parts)}{rest}."
+
+
 def verdict(winner: Mapping[str, Any], unit: str) -> str:
     """Who wins at a load, by how much, how sure."""
     where = load_words(winner["load"], winner["rate_per_s"], unit)
@@ -99,7 +111,8 @@ def robustness_words(summary: Mapping[str, Any]) -> list[str]:
 def say(summary: Mapping[str, Any], unranked: Sequence[str], has_prefixes: bool) -> list[str]:
     """All sentences, in order."""
     unit = summary["rate_unit"]
-    lines = [verdict(w, unit) for w in summary["winners"]]
+    lines = [headline(summary["winners"])] if len(summary["winners"]) > 1 else []
+    lines += [verdict(w, unit) for w in summary["winners"]]
     lines += [line for w in summary["winners"] if (line := other_winners(w, unit)) is not None]
     if summary["robustness"]["leaders"]:
         lines += robustness_words(summary)

@@ -75,11 +75,9 @@ def test_a_knee_is_searched_once(study, tmp_path):
 
 
 def test_loads_are_multiples_of_the_knee_as_a_rate(study, tmp_path):
-    from research.choices import pace_per_s
-
     knee, _ = search(study, tmp_path, lambda scale: 0.95 if scale <= 2.0 else 0.5)
-    assert knee.rate_per_s == pytest.approx(knee.scale * pace_per_s(study.trace.zone("validation")))
-    own = pace_per_s(study.trace.zone("test"))
+    assert knee.rate_per_s == pytest.approx(knee.scale * study.trace.pace_per_s("validation"))
+    own = study.trace.pace_per_s("test")
     for (load, rate, scale), wanted in zip(scales(study, knee), study.loads, strict=True):
         assert load == wanted
         assert rate == pytest.approx(wanted * knee.rate_per_s)

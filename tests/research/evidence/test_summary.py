@@ -65,7 +65,7 @@ def test_an_unranked_policy_neither_wins_nor_loses():
 
 
 def test_words_of_a_proven_winner_name_gap_interval_level_and_windows():
-    text = study_summary({"round_robin": 5.0, "guard": 8.0})["words"][1]
+    text = study_summary({"round_robin": 5.0, "guard": 8.0})["words"][2]
     assert text.startswith("load 1 (10.0 requests/s): guard wins, goodput ")
     assert "over round_robin; paired interval [" in text
     assert "at level 0.95 over 8 windows." in text
@@ -74,15 +74,24 @@ def test_words_of_a_proven_winner_name_gap_interval_level_and_windows():
 
 def test_words_without_a_proven_winner_say_so_and_what_could_have_been_seen():
     made = study_summary({"deflect": 8.05, "guard": 8.0}, spread=1.0)
-    text = made["words"][1]
+    text = made["words"][2]
     assert "no winner is proven" in text
     assert "is not told apart from" in text
     assert "8 windows find a true difference of" in text
 
 
+def test_the_first_sentence_is_the_shortest_true_answer():
+    assert study_summary({"round_robin": 5.0, "guard": 8.0})["words"][0] == "guard wins at every load."
+    unclear = study_summary({"deflect": 8.05, "guard": 8.0}, spread=1.0)["words"][0]
+    assert unclear == "No policy is proven best at any load."
+    a, b, c = {"proven": True, "leader": "a"}, {"proven": True, "leader": "b"}, {"proven": False, "leader": "a"}
+    assert words.headline([a, b]) == "Proven best: a at 1 of 2 loads, b at 1 of 2 loads."
+    assert words.headline([a, a, c]) == "Proven best: a at 2 of 3 loads; at the others no winner is proven."
+
+
 def test_few_windows_are_called_indicative():
     made = study_summary({"round_robin": 5.0, "guard": 8.0}, windows=4)
-    assert "indicative only (fewer than 8 windows)" in made["words"][1]
+    assert "indicative only (fewer than 8 windows)" in made["words"][2]
 
 
 def test_a_trace_without_prefixes_says_that_prefix_policies_are_not_ranked():
