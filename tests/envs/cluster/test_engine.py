@@ -36,6 +36,11 @@ def crossed(request, view, params, memory, seed):
     return route(request.tenant, 1 - request.tenant, 0.0, 0, 0)
 
 
+@rule(name="as_told")
+def as_told(request, view, params, memory, seed):
+    return route(request.tenant, request.model, 0.0, 0, 0)
+
+
 def bind_to_tenant(request, view, params, memory, seed):
     return request.tenant
 
@@ -138,13 +143,13 @@ def test_late_binding_asks_again_when_the_prefill_ends(run):
 
 @both
 def test_two_flows_share_a_link_and_the_longer_one_speeds_up(run):
-    handover = HandoverPs(0, 0, 0, 0, 1e-4)
+    handover = HandoverPs(0, 0, 2 * US, 0, 1e-4)
     trace = requests({"tenant": 1, "prompt_tokens": 8}, {"tenant": 2, "prompt_tokens": 4}, output_tokens=1)
     workers = [worker(PREFILL, 0), worker(DECODE, 1), worker(DECODE, 2)]
     result = run(problem(trace, workers, handover=handover), first_to_tenant)
-    # both prefills end at 1; 800 and 400 bytes at 50 bytes/us each; from 9 on the first has the link alone
+    # both prefills end at 1; from 3 on 800 and 400 bytes at 50 bytes/us each; from 11 on the first has the link alone
     assert us(result, "pull_start_ps") == [1.0, 1.0]
-    assert us(result, "pull_end_ps") == [13.0, 9.0]
+    assert us(result, "pull_end_ps") == [15.0, 11.0]
 
 
 @both
@@ -184,7 +189,7 @@ def test_only_the_blocks_that_the_decode_worker_lacks_are_pulled(run):
     chains = [[0, 1], [0, 1]]
     result = run(problem(trace, workers, chains=chains, prefix_block_tokens=4), first_to_tenant)
     assert result.outcomes["pulled_tokens"].tolist() == [8, 0]
-    assert result.outcomes["pull_end_ps"][1] == result.outcomes["pull_start_ps"][1]
+    assert result.outcomes["pull_end_ps"][1] == result.outcomes["pull_start_ps"][1] + 1  # the least a pull takes
 
 
 @both
@@ -292,3 +297,23 @@ def test_workers_that_wait_for_each_others_pins_fail_their_requests(run):
     result = run(problem(trace, workers), crossed)
     assert result.outcomes["status"].tolist() == [FAILED, FAILED]
     assert us(result, "finish_ps") == [1.0, 1.0]
+
+
+@both
+@pytest.mark.parametrize("source", [0, 1])
+def test_pin_freed_by_a_pull_that_starts_at_a_boundary_counts_at_the_next(run, source):
+    target = 1 - source
+    trace = requests(
+        {"tenant": source, "model": source, "prompt_tokens": 4, "output_tokens": 12},
+        {"tenant": source, "model": target, "prompt_tokens": 8, "output_tokens": 1},
+        {"tenant": target, "model": target, "prompt_tokens": 8, "output_tokens": 4},
+        {"tenant": source, "model": source, "prompt_tokens": 8, "output_tokens": 1, "arrival_ps": 5 * US // 2},
+    )
+    workers = [worker(MIXED, g, total_blocks=3 if g == target else 5, prefix_cache=0) for g in range(2)]
+    for w in workers:
+        w["kv_bytes_per_token"] = 0.0
+    result = run(problem(trace, workers), as_told)
+    # At 4 us request 2 ends, the target plans and pulls request 1, which frees its pins on the source a picosecond
+    # later, whichever of the two planned first: the step from 4 to 5 has begun without request 3.
+    assert us(result, "pull_end_ps")[1] == 4.000001
+    assert us(result, "prefill_start_ps")[3] == 5.0
