@@ -332,6 +332,9 @@ def advance(s: Any, decide: Any, bind: Any) -> int:
             schedule(s, r)
         elif kind == ADJUST:
             push(s.heap, sc, time_ps + sc.adjust_period_ps, ADJUST, 0)
+            fill_board(s, sc.asked)
+            for w in range(len(s.board)):
+                s.board[w].cached_tokens = 0  # the timer asks about no request
             sc.waiting_for = NEED_ADJUST
             return NEED_ADJUST
         else:

@@ -178,6 +178,27 @@ def test_sessions_stay_on_one_replica_and_replicas_see_their_own_counters():
     assert sum(w.finished for w in last[1]) < len(policy.seen) - 1  # a replica sees only its share
 
 
+def test_the_timer_sees_the_present_and_sets_shares(trace):
+    seen = []
+
+    class Slicer:
+        def route(self, request, view):
+            return route(LOCAL, request.id % 2)
+
+        def adjust(self, view):
+            seen.append([(w.finished, w.prefill_tokens, w.cached_tokens) for w in view])
+            return {0: 0.7, 1: 0.3}
+
+    simulate(trace, cluster("split2"), Slicer(), LOOSE, adjust_period_s=0.5)
+    finished = [sum(f for f, _, _ in at) for at in seen]
+    assert len(seen) >= 39  # every half second until the last request ends
+    assert finished == sorted(finished)
+    assert finished[-1] > 0.9 * len(trace)
+    with pytest.raises(PolicyAnswerError, match="prefill share 1.5"):
+        Slicer.adjust = lambda self, view: {0: 1.5}
+        simulate(trace, cluster("split2"), Slicer(), LOOSE, adjust_period_s=0.5)
+
+
 def test_a_new_policy_compiles_no_kernel(trace):
     problem = build_problem(trace, cluster(), TIGHT)
     run_problem(problem, registry.load("round_robin"))
