@@ -30,7 +30,8 @@ def test_a_decision_is_credited_with_the_harm_to_requests_that_came_before_it():
     """Request 0 decodes when request 1 is routed at t = 1 s; routed badly, 1 delays 0 past its objective.
 
     Both choices earn the same for request 1 itself (it ends at t = 3 s, reward 1); request 0 ends at t = 2 s with
-    reward 1 or 0. Credit by completion sees the difference at decision 1, at its age: e^-1. Credit by arrival would not.
+    reward 1 or 0. Credit by completion sees the difference at decision 1, at its age: e^-1. Credit by arrival would
+    not.
     """
     tau_s, dt = 1.0, column(1.0, 2.0)
     ends = np.array([[False], [True]])
