@@ -20,12 +20,12 @@ from envs.cluster.build import build_problem
 from envs.cluster.engine_kernel import DONE, NEED_ADJUST, NEED_ROUTE
 from envs.cluster.presets import parse_cluster
 from envs.cluster.problem import Problem
-from envs.cluster.rules import compile_rule
+from envs.cluster.rules import compile_rule, memory_record
 from envs.cluster.simulator import Run
 from envs.cluster.slo import SloSpec
 from envs.cluster.spec import ClusterSpec, ViewSpec
 from envs.hardware.profile import HandoverLaw, Profile
-from policies.contract import ROLES, WORKER_DTYPE
+from policies.contract import PER_WORKER, ROLES, WORKER_DTYPE
 from policies.export.runtime.golden import SCHEMA
 from policies.export.runtime.values import encode
 from policies.rulepolicy import RulePolicy
@@ -37,6 +37,8 @@ VIEWS = (
     ViewSpec(replicas=2, prefix="approximate"),
 )
 ADJUST_PERIOD_S = 0.25
+WARM_UP = 30
+"""Questions a worker that come before the recorded ones: an empty cluster is not what routers see."""
 LAW = ("floor_s", "c0_s", "c_tok_s", "c_attn_s", "c_seq_s", "c_kv_s")
 PROFILE_FIELDS = (*LAW, "kv_bytes_per_token", "handover_s", "link_bytes_per_s", "kv_capacity_tokens")
 ROLE_FIELDS = ("can_prefill", "can_decode", "prefix_cache", "max_batched_tokens", "max_num_seqs")
@@ -76,17 +78,20 @@ def record(policy: RulePolicy, plan: Plan) -> Iterator[str]:
     head = {"golden": SCHEMA, "policy": policy.name, "trace": plan.trace.name, "trace_sha256": plan.trace.sha256}
     yield json.dumps(head)
     cells = [(name, u) for name in plan.clusters for u in plan.utilisations]
-    windows = _windows(plan.trace, len(cells), -(-plan.views // len(cells)))
+    longest = max(len(plan.cluster(name, ViewSpec()).workers) for name in plan.clusters)
+    windows = _windows(plan.trace, len(cells), -(-plan.views // len(cells)) + WARM_UP * longest)
     left = plan.views
     for i, (name, utilisation) in enumerate(cells):
         wanted = -(-left // (len(cells) - i))
-        got = yield from _cell(policy, plan, name, utilisation, VIEWS[i % len(VIEWS)], windows, i, wanted)
+        turn = i // len(plan.utilisations) + i % len(plan.utilisations)
+        view = VIEWS[turn % len(VIEWS)]  # every load meets every view, over the clusters
+        got = yield from _cell(policy, plan, name, utilisation, view, windows, i, wanted)
         left -= got
 
 
-def _windows(trace: Trace, cells: int, views: int) -> list[Trace]:
+def _windows(trace: Trace, cells: int, requests: int) -> list[Trace]:
     """Windows of about as many requests as a cell needs."""
-    n = max(1, min(cells, len(trace) // max(1, views)))
+    n = max(1, min(cells, len(trace) // requests))
     return trace.windows(n) if n > 1 else [trace]
 
 
@@ -127,12 +132,12 @@ def _run(policy: RulePolicy, problem: Problem, title: str, wanted: int) -> Gener
     request, board = arrays["reqv"], arrays["board"]
     memory = np.repeat(code.memory[None, :], problem.replicas, axis=0)
     columns: dict[str, Any] = {}
-    yield json.dumps(
-        {"cell": title, "seed": problem.seed, "n_workers": len(board), "workers": _changed(board, columns)}
-    )
-    got = 0
+    got = -WARM_UP * len(board)
     while got < wanted and (status := run.advance()) != DONE:
-        got += 1
+        if got == 0:
+            columns.clear()
+            start = {"cell": title, "seed": problem.seed, "n_workers": len(board), "workers": _changed(board, columns)}
+            yield json.dumps({**start, "memory": [_memory(policy, row, len(board)) for row in memory]})
         line: dict[str, Any] = {"ask": "", "workers": _changed(board, columns)}
         if status == NEED_ADJUST:
             shares: Mapping[int, float] = policy.adjust(run.view)  # type: ignore[attr-defined]
@@ -150,8 +155,19 @@ def _run(policy: RulePolicy, problem: Problem, title: str, wanted: int) -> Gener
                 worker = code.bind(request[0], board, code.params, own, problem.seed)
                 run.answer_bind(worker)
                 line |= {"ask": "bind", "answer": int(worker)}
-        yield json.dumps(line, separators=(",", ":"))
-    return got
+        if got >= 0:
+            yield json.dumps(line, separators=(",", ":"))
+        got += 1
+    return max(0, got)
+
+
+def _memory(policy: RulePolicy, row: NDArray[np.uint8], n_workers: int) -> dict[str, Any]:
+    """What the rule of one replica remembers: fields as it declares them."""
+    record = row.view(memory_record(policy.spec.memory, n_workers).dtype)[0]
+    return {
+        name: [encode(v) for v in record[name].tolist()] if start == PER_WORKER else encode(float(record[name]))
+        for name, start in policy.spec.memory.items()
+    }
 
 
 def _changed(board: NDArray[Any], columns: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Recorded questions with the compiled rule's answers, and their replay through this runtime.
 
-``golden.jsonl``: a head line; then cells, each a line with the workers as they start, followed by its questions in
-order. A question holds the worker columns that changed since the one before (one value stands for all workers), the
-request, and the answer. Floats are written so that they read back exactly; NaN and the infinities are text.
+``golden.jsonl``: a head line; then cells, each a line with the workers and the rule's memory (one a replica) as they
+start, followed by its questions in order. A question holds the worker columns that changed since the one before (one
+value stands for all workers), the request, and the answer. Floats are written so that they read back exactly; NaN and
+the infinities are text.
 """
 
 from __future__ import annotations
@@ -114,6 +115,7 @@ class Cell:
         self.policy_dir, self.expanded = policy_dir, expanded
         self.book = Rulebook(policy_dir, expanded)
         self.workers = [self.book.Worker() for _ in range(int(record["n_workers"]))]
+        self.memory: list[dict[str, Any]] = record["memory"]
         self.runners: dict[int, Runner] = {}
         self.set_columns(record["workers"])
         for w in self.workers:
@@ -143,4 +145,7 @@ class Cell:
             book = self.book if not self.runners else Rulebook(self.policy_dir, self.expanded)
             runner = self.runners[replica] = Runner(book, self.seed)
             runner.seat(self.workers)
+            for name, value in self.memory[replica].items():
+                start = [decode(v) for v in value] if isinstance(value, list) else decode(value)
+                setattr(runner.memory, name, start)
         return self.runners[replica]

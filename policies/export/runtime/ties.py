@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 _MASK = 0xFFFFFFFF
+_15, _16, _FIRST, _SECOND = np.uint32(15), np.uint32(16), np.uint32(0x7FEB352D), np.uint32(0x846CA68B)
 _INF = float("inf")
 _FEWEST = 16
 """From this many workers on the table pays."""
@@ -29,7 +30,7 @@ class Ties:
 
     def __init__(self) -> None:
         numbers: list[int] = []
-        terms = np.zeros(0, np.int64)
+        terms = np.zeros(0, np.uint32)
         table: dict[int, int] = {}
         key_seed, key_request, ready = 0, -1, True
 
@@ -51,21 +52,19 @@ class Ties:
 
         def build() -> None:
             nonlocal table, ready
-            x = (terms + ((key_seed * 2654435761 + key_request * 2246822519 + 374761393) & _MASK)) & _MASK
-            x ^= x >> 16
-            x *= 0x7FEB352D
-            x &= _MASK
-            x ^= x >> 15
-            x *= 0x846CA68B  # wraps beyond 63 bits, which leaves the low 32 as they are
-            x &= _MASK
-            x ^= x >> 16
+            x = terms + np.uint32((key_seed * 2654435761 + key_request * 2246822519 + 374761393) & _MASK)
+            x ^= x >> _16  # 32-bit arithmetic wraps: that is the mask
+            x *= _FIRST
+            x ^= x >> _15
+            x *= _SECOND
+            x ^= x >> _16
             table = dict(zip(numbers, x.tolist(), strict=True))
             ready = True
 
         def seat(given: Sequence[int]) -> None:
             nonlocal numbers, terms, table, key_request, ready
             numbers = list(given) if len(given) >= _FEWEST else []
-            terms = np.array([number * 3266489917 & _MASK for number in numbers], np.int64)
+            terms = np.array([number * 3266489917 & _MASK for number in numbers], np.uint32)
             table, key_request, ready = {}, -1, True
 
         def prepare(seed: int, request_id: int) -> None:

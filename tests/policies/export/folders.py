@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
+import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,13 +39,14 @@ SETTING = Setting(
     approximate_ttl_s=100.0,
 )
 
-_kept = tempfile.TemporaryDirectory(prefix="pdgym-exported-")
+_kept = Path(tempfile.mkdtemp(prefix="pdgym-exported-"))
+atexit.register(shutil.rmtree, _kept, ignore_errors=True)
 
 
 @functools.cache
 def folder_of(name: str) -> Path:
     """The folder of a registered policy with its default parameters."""
-    out = Path(_kept.name) / name
+    out = _kept / name
     export_module(load(name), out, SETTING)
     return out
 
@@ -52,7 +55,7 @@ def folder_of(name: str) -> Path:
 def folder_of_rule(decide: Any) -> Path:
     """The folder of a marked function."""
     policy = RulePolicy.of(decide)
-    out = Path(_kept.name) / f"rule-{policy.name}"
+    out = _kept / f"rule-{policy.name}"
     export_module(policy, out, SETTING)
     return out
 

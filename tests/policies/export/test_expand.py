@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +17,8 @@ from policies.export.expand import CannotExpandError, expand
 from policies.registry import load, names
 from tests.envs.cluster.rules import RULES
 from tests.policies.views import memory_namespace, param_namespace, random_view
+
+ROOT = Path(__file__).parents[3]
 
 
 def compiled(decide: Callable[..., Any]) -> Callable[..., Any]:
@@ -42,6 +48,21 @@ def test_helpers_are_expanded() -> None:
     assert "joined_step_s(" not in text
     assert "best_route(" not in text
     assert "tie_hash(" in text
+
+
+def test_the_text_is_the_same_in_every_process() -> None:
+    code = "from policies.export.expand import expand; from policies.guard import decide; print(expand(decide))"
+    texts = set()
+    for seed in ("0", "1"):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+        )
+        texts.add(done.stdout)
+    assert len(texts) == 1
 
 
 def double(x: float) -> float:
@@ -142,20 +163,85 @@ def plain_guards(request: Any, view: Any, params: Any, memory: Any, seed: int) -
     return out
 
 
+def touch(w: Any) -> float:
+    """Not pure: changes what was read before."""
+    w.streams += 1
+    return 0.0
+
+
+def limits(a: float, b: float) -> tuple[float, float, float]:
+    """The larger and the smaller of two, and of a computed pair."""
+    return max(a, b), min(a, b), max(a + b, min(b, a * 2.0))
+
+
+def fields(request: Any, view: Any, params: Any, memory: Any, seed: int) -> Any:
+    """Reads fields again and again while names, fields and memory change."""
+    w = view[0]
+    out = [w.streams + w.streams * w.streams, touch(w) + w.streams, w.streams + w.streams]
+    total = 0.0
+    for i in range(len(view)):
+        w = view[i]
+        if w.streams > 1:
+            total += w.streams * w.role + w.streams
+            if w.role > 0 and w.streams > w.role:
+                w = view[0]
+            total += w.streams + w.streams
+        else:
+            total -= w.streams + w.streams
+        while w.streams < 5:
+            w.streams += 2
+            total += w.streams + w.streams
+        total += 10.0 * w.streams + w.streams if w.streams > 3 else w.role
+    memory.count = total + memory.count
+    first = memory.count + memory.count
+    memory.count += 1.0
+    kept = memory
+    kept.count += 1.0
+    out += [first, memory.count + memory.count, total, w.streams, memory.count * bump(memory) + memory.count]
+    nan = float("nan")
+    for x in (0.0, 1.0, -1.0, nan):
+        for y in (1, 0.0, nan):
+            out += [repr(limits(x, y)), repr(max(x, y) if x == x else min(y, x, 3))]
+    return out
+
+
 class Memory:
-    count = 1.0
+    def __init__(self) -> None:
+        self.count = 1.0
 
 
-@pytest.mark.parametrize("rule", [order, plain_guards])
+class Worker:
+    def __init__(self, streams: int, role: int) -> None:
+        self.streams, self.role = streams, role
+
+
+@pytest.mark.parametrize("rule", [order, plain_guards, fields])
 def test_order_of_evaluation_is_kept(rule: Callable[..., Any]) -> None:
-    assert compiled(rule)(None, [], None, Memory(), 0) == rule(None, [], None, Memory(), 0)
+    answers = []
+    for decide in (rule, compiled(rule)):
+        view = [Worker(*pair) for pair in ((2, 0), (1, 1), (4, 2), (7, 3), (0, 1))]
+        memory = Memory()
+        answers.append((decide(None, view, None, memory, 0), memory.count, [w.streams for w in view]))
+    assert answers[0] == answers[1]
+
+
+def test_fields_are_read_once_and_choices_are_no_calls() -> None:
+    text = expand(load("guard").decide)
+    assert "max(" not in text
+    assert text.count(".c_tok_s") <= 6
+
+
+def shadow(request: Any, view: Any, params: Any, memory: Any, seed: int) -> Any:
+    """A local name that hides a builtin."""
+    max = view
+    return max
 
 
 def test_small_loops_are_written_out() -> None:
     assert "for i in" not in expand(plain_guards)
 
 
-@pytest.mark.parametrize("rule", [guards, lambda request: None])
+@pytest.mark.parametrize("rule", [guards, shadow, lambda request: None])
 def test_what_cannot_be_read_is_refused(rule: Callable[..., Any]) -> None:
     with pytest.raises(CannotExpandError):
         expand(rule)
