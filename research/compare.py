@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import sys
 import time
 from collections.abc import Mapping
@@ -222,16 +223,29 @@ def ending(
     if report is not None:
         lines.append(f"report   {report}")
     if tracked is not None:
-        lines.append(f"tracking {tracked}  (python -m mlflow ui --workers 1 --backend-store-uri {tracked})")
+        lines.append(f"tracking {tracked}  (extra `ui`: python -m mlflow ui --workers 1 --backend-store-uri {tracked})")
     if study.command == "compare":
         leader = summary["winners"][-1]["leader"] if summary["winners"] else study.reference.label
-        trace = f"trace.path={study.trace.name}" if study.config["trace"].get("path") else f"trace={study.trace.name}"
-        lines.append(f"next     python -m research.evaluate {trace} cluster={study.cluster.name} policy={leader}")
+        lines.append(f"next     {evaluate_command(study, leader)}")
     else:
         lines.append(
             "next     python -m research.compare 'policies=[...]' with the same settings puts it beside others"
         )
     return "\n".join(lines)
+
+
+def evaluate_command(study: Study, label: str) -> str:
+    """The command that shows one policy of the study in detail."""
+    choice = next(p for p in study.entrants if p.label == label)
+    path, form = study.config["trace"].get("path"), study.trace.format
+    words = ["python", "-m", "research.evaluate"]
+    words += [f"trace={study.trace.name}"] if path is None else [f"trace.path={path}"]
+    words += [f"trace.format={form}"] if form else []
+    words += [f"cluster={study.config['cluster']['name']}", f"slo={study.slo.name}", f"policy={choice.name}"]
+    words += [f"policy.target={choice.target}"] if choice.target else []
+    prefix = "policy.params." if choice.target else "policy."
+    words += [f"{prefix}{name}={value}" for name, value in choice.params]
+    return shlex.join(words)
 
 
 def main() -> int:

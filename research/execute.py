@@ -8,7 +8,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -144,7 +144,8 @@ def perform(
             sys.path.append(entry)
     start = time.perf_counter()
     try:
-        metrics, files = simulate_run(run)
+        with compiling_once():
+            metrics, files = simulate_run(run)
     except Exception as error:
         what = f"policy {run.policy.text()}, {run.zone} window {run.window}, rate x {run.scale:.4g}, seed {run.seed}"
         return key, Failure(what, _where(error), traceback.format_exc()), 0.0
@@ -152,6 +153,32 @@ def perform(
     about = {"wall_s": seconds, "trace": run.trace.name, "policy": run.policy.text(), "finished_unix_s": time.time()}
     result = RunStore(Path(store)).write(key, identity, metrics, about=about, files=files)
     return key, result["metrics"], seconds
+
+
+@contextmanager
+def compiling_once() -> Iterator[None]:
+    """While the simulator is not compiled yet, let one process at a time in: the others load what it compiled."""
+    global _simulated
+    from envs.cluster import jit
+
+    def compiled() -> bool:
+        return any(Path(jit.CACHE_DIR).glob("**/*.nbi"))
+
+    with ExitStack() as stack:
+        if not _simulated and not compiled():
+            # No such locks, or no folder for them: every process compiles for itself.
+            with suppress(ImportError, OSError):
+                import fcntl
+
+                lock = stack.enter_context((jit.CACHE_ROOT / "compiling.lock").open("w"))
+                fcntl.flock(lock, fcntl.LOCK_EX)  # gone with the process, however it ends
+                if not compiled():
+                    print("compiling the simulator, once for this version (about half a minute)", flush=True)
+        yield
+        _simulated = True
+
+
+_simulated = False  # in this process
 
 
 def simulate_run(run: Run) -> tuple[dict[str, float | None], dict[str, bytes]]:

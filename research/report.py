@@ -229,7 +229,7 @@ def interval_text(row: Mapping[str, Any] | None, sign: bool = False) -> str:
     """``[low, high]``, or nothing."""
     from research.evidence.table import decimals
 
-    if row is None or row["low"] is None or row["estimate"] is None:
+    if row is None or row["low"] is None or row["estimate"] is None or row["low"] == row["high"]:
         return ""
     digits = decimals(row["estimate"], row["high"] - row["low"])
     form = f"{{:{'+' if sign else ''},.{digits}f}}"

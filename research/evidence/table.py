@@ -105,10 +105,10 @@ def with_interval(value: float | None, low: float | None, high: float | None, si
     value, low, high = _nan(value), _nan(low), _nan(high)
     if math.isnan(value):
         return "-"
-    if math.isnan(low):
+    if math.isnan(low) or high == low:
         return f"{value:{'+' if sign else ''}.4g}"
     digits = decimals(value, high - low)
-    form = f"{{:{'+' if sign else ''}.{digits}f}}"
+    form = f"{{:{'+' if sign else ''},.{digits}f}}"
     return f"{form.format(value)} \\[{form.format(low)}, {form.format(high)}]"
 
 
