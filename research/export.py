@@ -245,7 +245,7 @@ def verify(folder: Path, decisions: int) -> dict[str, Any]:
         report["numpy_import_ms"], report["import_ms"] = (round(float(x), 1) for x in timed.stdout.split())
     except ValueError:
         raise ResearchError(f"path={folder}: importing {package} failed: {timed.stderr.strip()}") from None
-    report["passed"] = done.returncode == 0
+    report["passed"] = done.returncode == 0 and not report["foreign_modules"]
     return report
 
 

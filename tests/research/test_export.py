@@ -8,8 +8,17 @@ from typing import Any
 
 import pytest
 
+from envs.cluster.slo import LOOSE
+from envs.hardware.load import load_handover, load_profile
+from policies.export.module import export_module
+from policies.export.runtime import verify as replay
 from policies.registry import names
+from policies.rulepolicy import RulePolicy
 from research import export
+from research.recording import Plan, record
+from tests.envs.cluster.rules import chaos, watchful
+from tests.policies.export.folders import SETTING
+from traces import load_trace
 
 SMALL = ["latency_decisions=0", "utilisation=[1.1]"]
 
@@ -97,8 +106,15 @@ def test_a_wrong_answer_is_found(guard: Path, tmp_path: Path, capsys: pytest.Cap
     assert "does NOT decide as it was simulated" in capsys.readouterr().out
 
 
+def here(folder: Path, decisions: int) -> dict[str, Any]:
+    """The replay without an interpreter of its own."""
+    report = replay.verify(folder, folder / "golden.jsonl", decisions)
+    return {**report, "foreign_modules": [], "passed": replay.passed(report), "import_ms": 0.0, "numpy_import_ms": 0.0}
+
+
 @pytest.mark.parametrize("name", [name for name in names() if name != "guard"])
-def test_every_policy_replays(name: str, tmp_path: Path) -> None:
+def test_every_policy_replays(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "verify", here)
     mixed = name in ("colocated", "time_slice", "multiplicative")
     clusters = "[split2,colocated2]" if mixed else "[2p2d]"
     assert run(f"policy={name}", f"clusters={clusters}", "views=80", f"out={tmp_path / name}", *SMALL) == 0
@@ -106,6 +122,18 @@ def test_every_policy_replays(name: str, tmp_path: Path) -> None:
     assert (told["views"], told["passed"]) == (80, True)
     if name == "time_slice":
         assert told["views_by_kind"]["adjust"] > 0
+
+
+def test_late_bindings_and_memory_replay(tmp_path: Path) -> None:
+    trace = load_trace("default").window(0.0, 30.0)
+    profile, handover = load_profile("llama-3.1-8b-bf16-h100-tp1"), load_handover("rdma")
+    plan = Plan(trace, profile, handover, LOOSE, ("2p2d", "colocated3"), (1.0,), 240)
+    for rule in (watchful, chaos):
+        policy = RulePolicy.of(rule)
+        export_module(policy, tmp_path / policy.name, SETTING, record(policy, plan))
+        report = here(tmp_path / policy.name, 0)
+        assert report["passed"], report["first_mismatches"]
+        assert report["views_by_kind"]["bind"] > 5
 
 
 def test_export_overwrites_an_export_and_nothing_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
