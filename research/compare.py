@@ -48,7 +48,8 @@ def present(config: DictConfig, command: str) -> dict[str, Any]:
     summary = summarise(study, done)
     runs.write_json(study.out / "summary.json", summary)
     console.print()
-    console.print(table.comparison_table(summary))
+    for part in table.comparison_tables(summary, console.width):
+        console.print(part)
     if command == "evaluate":
         console.print()
         console.print(table.detail_table(summary, study.policies[0].label))

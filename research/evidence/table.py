@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -14,6 +16,8 @@ from research.evidence.words import load_words
 
 PLAIN_WIDTH = 200
 """Columns where the output is no terminal: wide enough that nothing is cut."""
+WIDE = 170
+"""Columns that the whole table takes."""
 
 
 def make_console() -> Console:
@@ -27,60 +31,112 @@ def look_up(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, float, str], M
     return {(r["policy"], r["rate_per_s"], r["metric"]): r for r in rows}
 
 
-def comparison_table(summary: Mapping[str, Any]) -> Table:
-    """Policies by load. Bold marks a proven winner, and nothing else."""
-    cells = look_up(summary["rows"])
+def comparison_tables(summary: Mapping[str, Any], width: int) -> list[Table]:
+    """Policies by load: one wide table, or several where the terminal is narrow. Bold and ✓ mark a proven winner."""
+    lines = _lines(summary)
+    result, latency = _result_columns(summary), _latency_columns()
+    if width >= WIDE:
+        return [_table(summary, summary["title"], lines, [*result[:2], *latency, *result[2:]], narrow=False)]
+    parts = [_table(summary, summary["title"], lines, result[:3], narrow=True)]
+    plain = [replace(line, name=line.policy, won=False) for line in lines]
+    parts.append(_table(summary, "latency, caching, transfers", plain, latency, narrow=True))
+    if off := [line for line in plain if line.off]:
+        parts.append(_table(summary, "goodput with the policies' predictor off", off, result[3:], narrow=True))
+    return parts
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """One policy at one load."""
+
+    load: str  # shown at the first line of a load only
+    policy: str
+    name: str  # with what is to be said about it
+    won: bool
+    last: bool  # of its load
+    metrics: Mapping[str, Mapping[str, Any]]
+    delta: Mapping[str, Any] | None
+    off: Mapping[float, Mapping[str, Any]]
+
+    def value(self, metric: str) -> float:
+        row = self.metrics.get(metric)
+        return _nan(None if row is None else row["estimate"])
+
+
+_Column = tuple[str, Callable[[_Line], str]]
+
+
+def _result_columns(summary: Mapping[str, Any]) -> list[_Column]:
+    columns: list[_Column] = [
+        ("goodput/s\n[95 %]", lambda line: _interval_of(line.metrics[HEADLINE])),
+        ("attained", lambda line: number(line.value("attainment"), "{:.1%}")),
+        (f"Δ goodput vs\n{summary['reference']} [Holm]", lambda line: _interval_of(line.delta, sign=True)),
+    ]
+
+    def off(share: float) -> Callable[[_Line], str]:
+        return lambda line: _off(line.off.get(share), line.metrics[HEADLINE]) if line.off else ""
+
+    shares = sorted({r["off_by"] for r in summary["robustness"]["rows"]})
+    return columns + [(f"pred.\n{share:.0%} off", off(share)) for share in shares]
+
+
+def _latency_columns() -> list[_Column]:
+    return [
+        ("TTFT\np95 s", lambda line: number(line.value("ttft_p95_s"), "{:.3f}")),
+        ("TTFT\np99 s", lambda line: number(line.value("ttft_p99_s"), "{:.3f}")),
+        ("TPOT\np99 ms", lambda line: number(1e3 * line.value("tpot_p99_s"), "{:.1f}")),
+        ("TBT\np99 ms", lambda line: number(1e3 * line.value("tbt_p99_s"), "{:.1f}")),
+        ("hit", lambda line: number(line.value("hit_rate"), "{:.0%}")),
+        ("deflect", lambda line: number(line.value("deflected_share"), "{:.0%}")),
+        ("KV GB", lambda line: number(line.value("kv_moved_bytes") / 1e9, "{:.1f}")),
+    ]
+
+
+def _lines(summary: Mapping[str, Any]) -> list[_Line]:
+    metrics: dict[tuple[str, float], dict[str, Mapping[str, Any]]] = {}
+    for row in summary["rows"]:
+        metrics.setdefault((row["policy"], row["rate_per_s"]), {})[row["metric"]] = row
     deltas = {(d["policy"], d["rate_per_s"]): d for d in summary["differences"] if d["metric"] == HEADLINE}
-    reference = summary["reference"]
-    off = sorted({r["off_by"] for r in summary["robustness"]["rows"]})
-    off_cells = {(r["policy"], r["off_by"]): r for r in summary["robustness"]["rows"] if r["metric"] == HEADLINE}
-    table = Table(title=summary["title"], title_justify="left", header_style="bold", pad_edge=False)
-    table.add_column(
-        "load" if not math.isnan(_nan(summary["winners"][0]["load"])) else f"{summary['rate_unit']}/s", justify="right"
-    )
-    table.add_column("policy", no_wrap=True)
-    table.add_column("goodput/s [95 %]", justify="right", no_wrap=True)
-    for name in ("attained", "TTFT p95 s", "p99 s", "TPOT p99 ms", "TBT p99 ms", "hit", "deflect", "KV GB"):
-        table.add_column(name, justify="right")
-    table.add_column(f"Δ goodput vs {reference} [Holm]", justify="right", no_wrap=True)
-    for share in off:
-        table.add_column(f"pred. {share:.0%} off", justify="right")
+    off: dict[str, dict[float, Mapping[str, Any]]] = {}
+    for row in summary["robustness"]["rows"]:
+        if row["metric"] == HEADLINE:
+            off.setdefault(row["policy"], {})[row["off_by"]] = row
+    out = []
     for winner in summary["winners"]:
         rate = winner["rate_per_s"]
-        at = sorted(
-            (p for p in summary["policies"] if (p, rate, HEADLINE) in cells),
-            key=lambda p: -_nan(cells[p, rate, HEADLINE]["estimate"], -1.0),
-        )
-        for i, policy in enumerate(at):
-
-            def value(metric: str, policy: str = policy, rate: float = rate) -> float:
-                row = cells.get((policy, rate, metric))
-                return _nan(None if row is None else row["estimate"])
-
-            goodput = cells[policy, rate, HEADLINE]
-            won = winner["proven"] and policy == winner["leader"]
-            near = rate == summary["robustness"]["rate_per_s"]
-            name = (
-                policy
-                + (" (reference)" if policy == reference else "")
-                + ("*" if policy in summary["unranked"] else "")
+        found = [p for p in summary["policies"] if (p, rate) in metrics]
+        found.sort(key=lambda p: -_nan(metrics[p, rate][HEADLINE]["estimate"], -1.0))
+        for i, policy in enumerate(found):
+            load = _nan(winner["load"])
+            name = policy + (" (reference)" if policy == summary["reference"] else "")
+            out.append(
+                _Line(
+                    load="" if i else f"{rate:.3g}" if math.isnan(load) else f"{load:g}",
+                    policy=policy,
+                    name=name + ("*" if policy in summary["unranked"] else ""),
+                    won=winner["proven"] and policy == winner["leader"],
+                    last=i == len(found) - 1,
+                    metrics=metrics[policy, rate],
+                    delta=deltas.get((policy, rate)),
+                    off=off.get(policy, {}) if rate == summary["robustness"]["rate_per_s"] else {},
+                )
             )
-            table.add_row(
-                ("" if i else (f"{winner['load']:g}" if not math.isnan(_nan(winner["load"])) else f"{rate:.3g}")),
-                f"[bold]{name} ✓[/bold]" if won else name,
-                with_interval(goodput["estimate"], goodput["low"], goodput["high"]),
-                number(value("attainment"), "{:.1%}"),
-                number(value("ttft_p95_s"), "{:.3f}"),
-                number(value("ttft_p99_s"), "{:.3f}"),
-                number(1e3 * value("tpot_p99_s"), "{:.1f}"),
-                number(1e3 * value("tbt_p99_s"), "{:.1f}"),
-                number(value("hit_rate"), "{:.0%}"),
-                number(value("deflected_share"), "{:.0%}"),
-                number(value("kv_moved_bytes") / 1e9, "{:.1f}"),
-                _delta(deltas.get((policy, rate))),
-                *(_off(off_cells.get((policy, share)), goodput) if near else "" for share in off),
-                end_section=i == len(at) - 1,
-            )
+    return out
+
+
+def _table(
+    summary: Mapping[str, Any], title: str, lines: Sequence[_Line], columns: Sequence[_Column], *, narrow: bool
+) -> Table:
+    look = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "show_edge": False} if narrow else {}
+    table = Table(title=title, title_justify="left", header_style="bold", pad_edge=False, **look)  # type: ignore[arg-type]
+    known = not math.isnan(_nan(summary["winners"][0]["load"]))
+    table.add_column("load" if known else f"{summary['rate_unit']}/s", justify="right")
+    table.add_column("policy", no_wrap=not narrow)
+    for header, _ in columns:
+        table.add_column(header, justify="right", no_wrap=True)
+    for line in lines:
+        name = f"[bold]{line.name} ✓[/bold]" if line.won else line.name
+        table.add_row(line.load, name, *(show(line) for _, show in columns), end_section=line.last)
     return table
 
 
@@ -126,10 +182,8 @@ def number(value: float, form: str) -> str:
     return "-" if math.isnan(value) else form.format(value)
 
 
-def _delta(d: Mapping[str, Any] | None) -> str:
-    if d is None:
-        return "-"
-    return with_interval(d["estimate"], d["low"], d["high"], sign=True)
+def _interval_of(row: Mapping[str, Any] | None, sign: bool = False) -> str:
+    return "-" if row is None else with_interval(row["estimate"], row["low"], row["high"], sign=sign)
 
 
 def _off(row: Mapping[str, Any] | None, base: Mapping[str, Any]) -> str:

@@ -7,14 +7,31 @@ import math
 
 from rich.console import Console
 
-from research.evidence.table import comparison_table, detail_table, number, with_interval
+from research.evidence.table import comparison_tables, detail_table, number, with_interval
 from tests.research.studies import study_summary
 
 
-def render(table):
-    console = Console(width=220, file=io.StringIO(), force_terminal=False)
-    console.print(table)
+def render(*tables, width=220):
+    console = Console(width=width, file=io.StringIO(), force_terminal=False)
+    for table in tables:
+        console.print(table)
     return console.file.getvalue()
+
+
+def wide(made):
+    (table,) = comparison_tables(made, 220)
+    return table
+
+
+def test_a_narrow_terminal_gets_several_tables_with_nothing_cut():
+    made = study_summary({"round_robin": 5.0, "guard": 8.0})
+    for width in (80, 100, 160):
+        text = render(*comparison_tables(made, width), width=width)
+        assert "…" not in text
+        assert max(len(line) for line in text.splitlines()) <= width
+        assert text.count("round_robin") == 5
+        for part in ("attained", "TTFT", "deflect", "pred.", "0.8"):
+            assert part in text
 
 
 def test_digits_follow_the_width_of_the_interval():
@@ -27,19 +44,19 @@ def test_digits_follow_the_width_of_the_interval():
 
 
 def test_all_policies_and_loads_are_there_and_the_proven_winner_is_marked():
-    text = render(comparison_table(study_summary({"round_robin": 5.0, "guard": 8.0})))
+    text = render(wide(study_summary({"round_robin": 5.0, "guard": 8.0})))
     assert text.count("guard (reference) ✓") == 2
     assert text.count("round_robin") == 2
-    for part in ("goodput/s [95 %]", "Δ goodput vs guard [Holm]", "pred. 20% off", "KV GB", "0.8"):
+    for part in ("goodput/s", "[95 %]", "Δ goodput vs", "guard [Holm]", "20% off", "KV GB", "0.8"):
         assert part in text
 
 
 def test_nothing_is_marked_where_no_winner_is_proven():
-    assert "✓" not in render(comparison_table(study_summary({"deflect": 8.02, "guard": 8.0}, spread=1.0)))
+    assert "✓" not in render(wide(study_summary({"deflect": 8.02, "guard": 8.0}, spread=1.0)))
 
 
 def test_policies_that_are_not_ranked_have_a_star():
-    assert "ppd*" in render(comparison_table(study_summary({"ppd": 5.0, "guard": 8.0}, prefixes=False)))
+    assert "ppd*" in render(wide(study_summary({"ppd": 5.0, "guard": 8.0}, prefixes=False)))
 
 
 def test_detail_has_every_figure_with_its_interval():
