@@ -149,7 +149,14 @@ def env_rows(config: DictConfig) -> list[dict[str, Any]]:
     """The cases of ``research.benchmark env``."""
     from research.training import throughput
 
-    return [throughput(data_dir=config.data_dir, repeats=int(config.repeats))]
+    rows = []
+    for num_envs in (64, 256):
+        got = throughput(num_envs=num_envs, data_dir=config.data_dir, repeats=int(config.repeats))
+        count = got["decisions"]
+        where = f"{got['trace']} {got['cluster']} at {got['rate_per_s']:g}/s"
+        case = f"PDRouting {where}, first legal candidate, batch {num_envs}"
+        rows.append(_row(case, count, "decisions", count / got["decisions_per_cpu_s"], count / got["decisions_per_s"]))
+    return rows
 
 
 def run(config: DictConfig, subject: str) -> int:
