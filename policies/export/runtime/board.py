@@ -152,7 +152,7 @@ class Board:
         fresh = [key for keys in (p, d) if keys for key in keys if key not in self.by_key]
         for key in fresh:
             self._take_in(key, p, d, now_s)
-        for listed in (p, d):
+        for listed in (p, d) if self._scrapes else ():  # a rule that reads no metric need not wait for them
             for key, metrics in (listed or {}).items():
                 if metrics is not None and (w := self.by_key.get(key)) is not None:
                     self.observe(w, metrics, now_s)
