@@ -58,7 +58,7 @@ def verify(policy_dir: Path, golden: Path, decisions: int = 3000) -> dict[str, A
 def passed(report: Mapping[str, Any]) -> bool:
     """Whether every view was answered as recorded, by both texts of the rule."""
     wrong = report["mismatches"] + report["mismatches_verbatim"] + report["illegal_answers"]
-    return report["views"] > 0 and wrong == 0
+    return bool(report["views"] > 0 and wrong == 0)
 
 
 def main(argv: Sequence[str]) -> int:
