@@ -144,9 +144,7 @@ class Action(NamedTuple):
     reason: int
 
 
-def route(
-    prefill: int, decode: int, order_key: float = 0.0, local_chunk_tokens: int = 0, reason: int = 0
-) -> Action:
+def route(prefill: int, decode: int, order_key: float = 0.0, local_chunk_tokens: int = 0, reason: int = 0) -> Action:
     """Send the request to ``prefill`` (a worker id or LOCAL) and ``decode`` (a worker id or LATE).
 
     ``order_key`` orders the engine queue (smaller first, ties first come first served);

@@ -65,7 +65,8 @@ def train(config: DictConfig) -> dict[str, Any]:
     summary = compare.summarise(study, done) | {"training": told}
     runs.write_json(study.out / "summary.json", summary)
     console.print()
-    console.print(table.comparison_table(summary))
+    for part in table.comparison_tables(summary, console.width):
+        console.print(part)
     console.print(compare.notes(study, summary), highlight=False)
     console.print()
     for line in summary["words"]:

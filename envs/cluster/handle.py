@@ -31,7 +31,7 @@ STATE = StateType()
 @register_model(StateType)
 class _StateModel(models.PrimitiveModel):
     def __init__(self, dmm: Any, fe_type: Any) -> None:
-        super().__init__(dmm, fe_type, ir.IntType(64))
+        super().__init__(dmm, fe_type, ir.IntType(64))  # type: ignore[no-untyped-call]
 
 
 @intrinsic

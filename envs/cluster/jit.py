@@ -51,7 +51,8 @@ CACHE_DIR = str(CACHE_ROOT / _source_hash())
 _config: Any = numba.config
 _config.CACHE_DIR = CACHE_DIR
 
-njit: Any = numba.njit(cache=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+_options: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+njit: Any = numba.njit(cache=True, error_model="numpy", **_options)
 """The one decorator of all kernel functions; only compiled code calls them, so no Python wrappers are built."""
 
 

@@ -194,8 +194,8 @@ def test_the_timer_sees_the_present_and_sets_shares(trace):
     assert len(seen) >= 39  # every half second until the last request ends
     assert finished == sorted(finished)
     assert finished[-1] > 0.9 * len(trace)
-    with pytest.raises(PolicyAnswerError, match="prefill share 1.5"):
-        Slicer.adjust = lambda self, view: {0: 1.5}
+    Slicer.adjust = lambda self, view: {0: 1.5}
+    with pytest.raises(PolicyAnswerError, match=r"prefill share 1\.5"):
         simulate(trace, cluster("split2"), Slicer(), LOOSE, adjust_period_s=0.5)
 
 
