@@ -164,7 +164,8 @@ class PolicyChoice:
             item = {"name": item}
         if not isinstance(item, Mapping) or not isinstance(item.get("name"), str):
             raise ResearchError(f"{where}: expected a policy name or {{name: NAME, parameter: value}}, got {item!r}")
-        rest = {str(k): v for k, v in item.items() if k not in ("name", "target", "params")}
+        # null in a configuration means not given.
+        rest = {str(k): v for k, v in item.items() if k not in ("name", "target", "params") and v is not None}
         rest |= dict(item.get("params") or {})
         name, target = item["name"], item.get("target")
         if name == CUSTOM:
@@ -185,7 +186,11 @@ class PolicyChoice:
         defaults = getattr(getattr(policy, "spec", None), "params", None)
         if defaults is None:
             return choice
-        return cls(label, name, None, _pairs({k: policy.params[k] for k in rest if policy.params[k] != defaults[k]}))
+        # (A parameter such as a file of weights is no number of the rule: it stays as given.)
+        kept = {
+            k: policy.params.get(k, v) for k, v in rest.items() if k not in defaults or policy.params[k] != defaults[k]
+        }
+        return cls(label, name, None, _pairs(kept))
 
     def build(self) -> Any:
         """A fresh policy.

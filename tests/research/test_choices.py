@@ -7,9 +7,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 
 from policies.errors import PolicyError
 from research.choices import PolicyChoice, TraceChoice, with_unique_labels
+from research.cli import compose_config, options
 from research.errors import ResearchError
 
 
@@ -33,6 +35,15 @@ def test_one_policy_twice_is_told_apart_by_its_parameters():
     labels = [c.label for c in with_unique_labels([parse("deflect"), parse({"name": "deflect", "alpha": 1.7})])]
     assert labels == ["deflect", "deflect(alpha=1.7)"]
     assert len(with_unique_labels([parse("guard"), parse("guard")])) == 1
+
+
+def test_every_configured_policy_is_its_default_self():
+    for name in options("policy"):
+        if name != "custom":
+            config = compose_config("evaluate", [f"policy={name}"]).policy
+            choice = parse(OmegaConf.to_container(config))
+            assert choice == parse(name)
+            assert choice.build().name == name
 
 
 def test_unknown_names_and_parameters_name_the_nearest():
