@@ -139,6 +139,17 @@ def test_a_rerun_makes_nothing_new_and_says_the_same(study, csv):
     assert table(folder / "out") == before
 
 
+def test_tracking_that_is_down_costs_one_line_and_no_result(study, csv):
+    folder, _ = study
+    before = table(folder / "out")
+    words = ["workers=1", "out=out", "report=false", "tracking.uri=sqlite:////dev/null/none.db"]
+    done = run("compare", csv, *POLICIES, *words, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert done.stdout.count("tracking failed, results are kept: ") == 1
+    assert table(folder / "out") == before
+
+
 def finished(store):
     return {p.parent.name: p.stat().st_mtime_ns for p in store.glob("*/*/result.json")}
 

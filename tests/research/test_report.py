@@ -8,9 +8,10 @@ from html.parser import HTMLParser
 import polars as pl
 import pytest
 
+from research.cli import run_command
 from research.errors import ResearchError
 from research.evidence.runs import RunStore, key_of, write_json
-from research.report import interval_text, nearest_rate, read_summary, significant, write_report
+from research.report import interval_text, nearest_rate, read_summary, run, significant, write_report
 from tests.research.studies import study_summary
 
 
@@ -99,6 +100,14 @@ def test_every_picture_is_written_as_png_too(folder):
 def test_without_the_runs_only_the_distributions_are_left_out(folder, tmp_path):
     write_report(folder, folder / "gone", tmp_path)
     assert "distributions" not in {p.stem for p in (tmp_path / "figures").iterdir()}
+
+
+def test_the_command_writes_it_again_elsewhere(folder, tmp_path, capsys):
+    out = tmp_path / "again"
+    argv = [f"path={folder}", f"out={out}"]
+    assert run_command("report", run, summary="", examples=(), argv=argv) == 0
+    assert (out / "report.html").is_file()
+    assert str(out / "report.html") in capsys.readouterr().out
 
 
 def test_one_load_and_no_knee_are_drawn_too(tmp_path):
