@@ -121,7 +121,7 @@ def help_text(name: str, summary: str, examples: Sequence[str]) -> str:
 
 
 def _group_words(group: str) -> list[str]:
-    return ["<n>p<m>d", "colocated<n>", "FILE.yaml"] if group == "cluster" else options(group)
+    return ["<n>p<m>d", "colocated<n>", "split<n>", "FILE.yaml"] if group == "cluster" else options(group)
 
 
 def _show(config: DictConfig, key: str) -> str:
