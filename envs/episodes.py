@@ -152,7 +152,8 @@ def make_pool(
         raise ValueError(f"loads {loads!r}, rate_per_s {rate_per_s!r}: expected positive numbers")
     source = zones(load_trace(trace, data_dir=data_dir))[zone]
     at_one = 1.0 if rate_per_s is None else rate_per_s / pace_per_s(source)
-    hardware, handover, seen = load_profile(profile), load_handover(link), ViewSpec(**(view or {}))
+    hardware, seen = load_profile(profile), ViewSpec(**(view or {}))
+    handover = load_handover(link, gpus=hardware.gpus)
     specs = [parse_cluster(name, profile=hardware, handover=handover, view=seen) for name in clusters]
     return EpisodePool(
         cut(source, episode_requests), specs, objectives, [(load, load * at_one) for load in loads], seed

@@ -40,6 +40,8 @@ def build_cluster(cluster: Mapping[str, Any], hardware: Mapping[str, Any], view:
         else:
             shape = parse_cluster(name, profile=profile, handover=handover)
             name, workers = shape.name, [_worker({"role": w.role}, cluster, profile) for w in shape.workers]
+        # One bandwidth serves all links: that of the worker with the fewest GPUs, which bounds its every flow.
+        handover = handover.for_gpus(min(w.profile.gpus for w in workers))
         return ClusterSpec(name, tuple(workers), handover, spec)
     except (ValueError, TypeError) as error:
         raise ResearchError(f"cluster {name}: {error}") from None

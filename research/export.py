@@ -149,7 +149,7 @@ def _plan(plain: Mapping[str, Any], number: Settings) -> Plan:
         options=tuple(sorted((str(k), v) for k, v in (trace.get("options") or {}).items())),
     )
     profile = load_profile(plain["hardware"]["profile"])
-    handover = load_handover(plain["hardware"]["link"])
+    handover = load_handover(plain["hardware"]["link"], gpus=profile.gpus)
     clusters = plain["clusters"] if isinstance(plain["clusters"], list) else [plain["clusters"]]
     for name in clusters:
         try:

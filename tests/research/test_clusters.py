@@ -28,7 +28,7 @@ def test_a_layout_agrees_with_the_simulators_own_preset():
 
     for name in ("2p2d", "colocated4", "split2"):
         own = build(f"cluster={name}")
-        profile, handover = load_profile("llama-3.1-70b-fp8-h100-tp4"), load_handover("rdma")
+        profile, handover = load_profile("llama-3.1-70b-fp8-h100-tp4"), load_handover("rdma", gpus=4)
         assert own == parse_cluster(name, profile=profile, handover=handover)
 
 
@@ -77,3 +77,21 @@ def test_a_missing_file_and_a_wrong_value_are_told(tmp_path):
         build("view.replicas=0")
     with pytest.raises(ResearchError, match="cluster 0p0d"):
         build("cluster=0p0d")
+
+
+def test_a_link_is_as_wide_as_the_workers_have_ports(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("workers:\n- {role: prefill}\n- {role: decode, profile: llama-3.1-8b-bf16-h100-tp1}\n")
+    bandwidth = {
+        name: build(
+            f"cluster='{path}'" if name == "mixed" else "cluster=2p2d", f"hardware={hardware}"
+        ).handover.bandwidth_bytes_per_s
+        for name, hardware in (
+            ("tp8", "llama2-70b-fp16-a100-tp8"),
+            ("tp4", "llama-3.1-70b-fp8-h100-tp4"),
+            ("tp1", "llama-3.1-8b-bf16-h100-tp1"),
+            ("mixed", "llama-3.1-70b-fp8-h100-tp4"),
+        )
+    }
+    assert bandwidth["tp8"] == 2 * bandwidth["tp4"] == 8 * bandwidth["tp1"]
+    assert bandwidth["mixed"] == bandwidth["tp1"]
