@@ -11,7 +11,9 @@ from envs.hardware.profile import HandoverLaw, Profile
 PREFILL_BUDGET_TOKENS = 8192
 """Step budget of prefill workers: long chunks, nothing decodes beside them."""
 DECODE_BUDGET_TOKENS = 2048
-"""Step budget of workers that decode (vLLM's default for chunked prefill on data-centre GPUs is of this size)."""
+"""Step budget of workers that decode: a smaller budget bounds what a local prefill adds to a decode step.
+
+vLLM's API server takes 2048 by default on A100 and smaller GPUs, 8192 on H100 and larger."""
 
 _PD = re.compile(r"(\d+)p(\d+)d", re.IGNORECASE)
 _POOL = re.compile(r"(colocated|split)(\d+)", re.IGNORECASE)

@@ -29,7 +29,7 @@ SHARPNESS = 20.0
 
 @dataclass(frozen=True, slots=True)
 class PPOSettings:
-    """Settings of PPO; ``conf/train/ppo.yaml`` explains each."""
+    """Settings of PPO; ``conf/train.yaml`` explains each."""
 
     num_envs: int
     group: int
