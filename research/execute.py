@@ -191,11 +191,12 @@ def simulate_run(run: Run) -> tuple[dict[str, float | None], dict[str, bytes]]:
     interval = measured_interval(lead_s, length_s, run.skip_first, run.skip_last)
     cluster = run.cluster
     if run.off_by:
-        from envs.hardware.uncertainty import perturb
+        from envs.hardware.uncertainty import perturb, perturb_handover
 
         # Each window draws its own directions, the same for every policy: no ranking hangs on one set of coins.
         predictors = tuple(perturb(w.profile, run.off_by, seed=run.window) for w in cluster.workers)
-        cluster = replace(cluster, predictors=predictors)
+        handover = perturb_handover(cluster.handover, run.off_by, seed=run.window)
+        cluster = replace(cluster, predictors=predictors, predicted_handover=handover)
     result = simulate(
         window.trace.scale_rate(run.scale),
         cluster,

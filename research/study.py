@@ -205,7 +205,7 @@ def study_from(config: DictConfig, command: str) -> Study:
         windows=int(number("windows", low=1, whole=True)),
         seeds=seeds,
         seed=int(number("seed", low=0, whole=True)),
-        lead_in=number("measure.lead_in", low=0.0, high=100.0),
+        lead_in=_lead_in(number, trace),
         skip_first=measure_first,
         skip_last=measure_last,
         adjust_period_s=number("adjust_period_s", low=0.0),
@@ -226,6 +226,13 @@ def study_from(config: DictConfig, command: str) -> Study:
     if study.loads:
         study.trace.window("validation", study.knee.windows, 0, study.lead_in)
     return study
+
+
+def _lead_in(number: Settings, trace: TraceChoice) -> float:
+    """Windows of lead-in. Sessions need more: their later turns come think times after, whatever the load."""
+    if number.plain["measure"]["lead_in"] is not None:
+        return number("measure.lead_in", low=0.0, high=100.0)
+    return 1.0 if trace.load().replay == "open" else 4.0
 
 
 def _policies(plain: Mapping[str, Any], command: str) -> tuple[tuple[PolicyChoice, ...], PolicyChoice]:

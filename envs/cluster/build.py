@@ -85,12 +85,14 @@ def _workers(cluster: ClusterSpec, prefix_tokens: int) -> tuple[NDArray[Any], ND
         view["id"] = i
         view["max_num_seqs"] = w.max_num_seqs
         view["kv_capacity_tokens"] = row["total_blocks"] * block
-        law, h = predictor.step, cluster.handover
+        law, h = predictor.step, cluster.predicted_handover or cluster.handover
         for name in ("floor_s", "c0_s", "c_tok_s", "c_attn_s", "c_seq_s", "c_kv_s"):
             view[name] = getattr(law, name)
         view["kv_bytes_per_token"] = predictor.kv.bytes_per_token
         view["handover_s"] = h.dispatch_s + h.base_s
-        view["link_bytes_per_s"] = h.bandwidth_bytes_per_s
+        # The view has one figure a byte: descriptors, paid a block, come on top of the bandwidth.
+        a_byte_s = 1.0 / h.bandwidth_bytes_per_s + h.per_block_s / (block * predictor.kv.bytes_per_token)
+        view["link_bytes_per_s"] = 1.0 / a_byte_s
         view["last_tbt_s"] = np.nan
         view["min_slo_tpot_s"] = np.inf
     return rows, seen

@@ -30,6 +30,7 @@ from envs.cluster.event_kernel import (
 from envs.cluster.handle import state_at
 from envs.cluster.jit import njit
 from envs.cluster.link_kernel import end_flow, start_flow
+from envs.cluster.plan_kernel import schedule
 from envs.cluster.prefix_kernel import blocks_for, complete_blocks
 from envs.cluster.problem import CANCELLED, FAILED, PENDING, REJECTED, TOO_LARGE
 from envs.cluster.segment_kernel import catch_up
@@ -40,7 +41,7 @@ from envs.cluster.state import (
     LOG_REFUSED,
     READY,
 )
-from envs.cluster.step_kernel import schedule, step_end
+from envs.cluster.step_kernel import step_end
 from envs.cluster.view_kernel import fill_board, fill_request, remember_route
 from envs.cluster.worker_kernel import append_ready, enqueue, poke, send_to_decode, unpin
 from policies.contract import HOLD, LATE, LOCAL, REJECT, REQUEST_DTYPE, ROUTE, WORKER_DTYPE, Action

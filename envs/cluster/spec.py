@@ -60,13 +60,17 @@ class ViewSpec:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
-    """Workers, links and view. ``predictors`` are the laws that policies use; default: the workers' own."""
+    """Workers, links and view.
+
+    ``predictors`` and ``predicted_handover`` are the laws that policies predict with; default: the true ones.
+    """
 
     name: str
     workers: tuple[WorkerSpec, ...]
     handover: HandoverLaw
     view: ViewSpec = field(default_factory=ViewSpec)
     predictors: tuple[Profile, ...] | None = None
+    predicted_handover: HandoverLaw | None = None
 
     def __post_init__(self) -> None:
         if not self.workers:

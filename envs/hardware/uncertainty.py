@@ -6,13 +6,14 @@ world stays and the predictor is set off by a share.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from envs.hardware.errors import ProfileError
-from envs.hardware.profile import Profile, StepLaw
+from envs.hardware.profile import HandoverLaw, Profile, StepLaw
 
 COEFFICIENTS = ("floor_s", "c0_s", "c_tok_s", "c_attn_s", "c_seq_s", "c_kv_s")
 
@@ -109,6 +110,24 @@ def off_by(profile: Profile, relative: float, seed: int = 0) -> StepLaw:
 def perturb(profile: Profile, relative: float, seed: int = 0) -> Profile:
     """The profile with the law of :func:`off_by`: a predictor for ``ClusterSpec.predictors``."""
     return profile.with_step(off_by(profile, relative, seed))
+
+
+def perturb_handover(law: HandoverLaw, relative: float, seed: int = 0) -> HandoverLaw:
+    """A predicted handover whose fixed part and time a byte are off by ``relative``, each up or down by a seeded coin.
+
+    Raises:
+        ProfileError: ``relative`` out of range.
+    """
+    if not 0.0 <= relative < 1.0:
+        raise ProfileError(f"perturb_handover {relative!r}: expected a share from 0 to below 1, such as 0.2")
+    fixed, a_byte = 1.0 + relative * np.where(np.random.default_rng(seed).random(2) < 0.5, -1.0, 1.0)
+    return replace(
+        law,
+        dispatch_s=float(law.dispatch_s * fixed),
+        base_s=float(law.base_s * fixed),
+        per_block_s=float(law.per_block_s * a_byte),
+        bandwidth_bytes_per_s=float(law.bandwidth_bytes_per_s / a_byte),
+    )
 
 
 def _times(law: StepLaw, factors: NDArray[np.float64]) -> StepLaw:

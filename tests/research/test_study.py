@@ -22,6 +22,12 @@ def test_the_defaults_are_a_study():
     assert (made.windows, made.seeds, made.loads, made.rates_per_s) == (8, 1, (0.8, 1.0, 1.2), ())
 
 
+def test_sessions_get_a_longer_lead_in_than_open_arrivals():
+    assert study().lead_in == 4.0
+    assert study("replay=open").lead_in == 1.0
+    assert study("measure.lead_in=2").lead_in == 2.0
+
+
 def test_the_reference_is_run_even_where_nobody_asked_for_it():
     made = study("policies=[round_robin]")
     assert [p.label for p in made.entrants] == ["round_robin", "guard"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -163,6 +164,19 @@ def test_objectives_by_class_and_by_prompt_length():
 def test_unknown_cluster_names_say_what_is_known(name):
     with pytest.raises(ValueError, match="<n>p<m>d"):
         cluster(name)
+
+
+def test_the_view_prices_descriptors_and_follows_the_predicted_handover():
+    link = replace(LINK, per_block_s=16e-6, bandwidth_bytes_per_s=1e11)
+    two = parse_cluster("1p1d", profile=PROFILE, handover=link)
+    few = poisson_trace(1.0, 5.0, 100, 5, seed=1)
+    seen = build_problem(few, two, LOOSE).predictor_rows[0]
+    a_token_s = PROFILE.kv.bytes_per_token / seen["link_bytes_per_s"]
+    assert a_token_s == pytest.approx(PROFILE.kv.bytes_per_token / 1e11 + 1e-6)  # 16 us a block of 16 tokens
+    off = replace(two, predicted_handover=replace(link, base_s=0.5))
+    problem = build_problem(few, off, LOOSE)
+    assert problem.predictor_rows[0]["handover_s"] == pytest.approx(link.dispatch_s + 0.5)
+    assert problem.handover == build_problem(few, two, LOOSE).handover  # the world stays
 
 
 def test_sessions_stay_on_one_replica_and_replicas_see_their_own_counters():

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from envs.hardware.errors import ProfileError
-from envs.hardware.load import load_profile, profile_names
-from envs.hardware.uncertainty import covariance, draw, off_by, perturb
+from envs.hardware.load import load_handover, load_profile, profile_names
+from envs.hardware.uncertainty import covariance, draw, off_by, perturb, perturb_handover
 
 
 @pytest.mark.parametrize("name", profile_names())
@@ -66,3 +66,18 @@ def test_a_profile_without_covariance_has_no_draws():
     broken = replace(profile, fit={"covariance": {"relative_sd": [0.1], "correlation": []}})
     with pytest.raises(ProfileError, match="expected 6 relative_sd"):
         draw(broken, np.random.default_rng(0))
+
+
+def test_a_predicted_handover_is_off_by_the_share_in_both_its_parts():
+    law = load_handover("nixl-published")
+    seen = set()
+    for seed in range(12):
+        off = perturb_handover(law, 0.2, seed)
+        fixed, a_byte = off.base_s / law.base_s, law.bandwidth_bytes_per_s / off.bandwidth_bytes_per_s
+        assert abs(fixed - 1) == pytest.approx(0.2)
+        assert abs(a_byte - 1) == pytest.approx(0.2)
+        assert off.connect_s == law.connect_s
+        seen.add((fixed > 1, a_byte > 1))
+    assert len(seen) == 4
+    with pytest.raises(ProfileError, match="below 1"):
+        perturb_handover(law, 1.0)
