@@ -98,6 +98,7 @@ def summarise(study: Study, done: Conducted) -> dict[str, Any]:
         "unranked": unranked,
         "rate_unit": pace_unit(trace),
         "windows": study.windows,
+        "lead_in": study.lead_in,
         "seeds": study.seeds,
         "knee": knee_plain(study, done),
         "rows": summary.rows(done.cells, study.slo.name, study.seeds),

@@ -75,6 +75,7 @@ def study_summary(
         "unranked": unranked,
         "rate_unit": "requests",
         "windows": windows,
+        "lead_in": 1.0,
         "seeds": 1,
         "knee": {
             "outcome": "found",
