@@ -24,10 +24,6 @@ class SloSpec:
         if self.ttft_base_s + self.ttft_per_token_s <= 0.0 or self.tpot_s <= 0.0:
             raise ValueError(f"slo {self.name!r}: bounds must be above 0")
 
-    def for_class(self, name: str | None) -> SloSpec:
-        """The objectives of a class (these, unless the class has its own)."""
-        return self.by_class.get(name, self) if name is not None else self
-
 
 LOOSE = SloSpec("loose", ttft_base_s=2.0, ttft_per_token_s=0.0, tpot_s=0.050)
 TIGHT = SloSpec("tight", ttft_base_s=0.25, ttft_per_token_s=0.0001, tpot_s=0.025)
