@@ -111,7 +111,7 @@ def test_an_absent_trace_says_where_it_was_looked_for(tmp_path):
 
 def test_classes_may_have_objectives_of_their_own():
     made = study("slo.by_class={batch: {tpot_s: 0.2}}")
-    batch = made.slo.for_class("batch")
+    batch = made.slo.by_class["batch"]
     assert (batch.tpot_s, batch.ttft_base_s) == (0.2, made.slo.ttft_base_s)
 
 
