@@ -25,7 +25,7 @@ class SimResult:
         requests: one row a request, in the trace's order; times in seconds, null where they did not happen.
             ``ttft_s`` counts from the arrival at the router to the first token at the client, handover included;
             ``tpot_s`` is null for outputs of one token; ``idle_ttft_s`` and ``idle_tpot_s`` are what the
-            best placement on an idle, cold cluster would give (over the SLO: infeasible).
+            best placement on an idle cluster with a perfect prefix cache would give (over the SLO: infeasible).
         workers: one row a worker.
         tbt_counts: (problem.TBT_BINS,) token gaps by bin.
         span_s: time of the last event.
@@ -45,30 +45,55 @@ def _laws(problem: Problem) -> Any:
     return problem.workers["law"]
 
 
-def _prefill_s(problem: Problem, w: int, prompts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Cold prefill time of each prompt alone on worker ``w``, in chunks of its budget, in seconds."""
+def ideal_cached_tokens(problem: Problem) -> NDArray[np.int64]:
+    """Leading prompt tokens of each request that an earlier one in the trace had, as whole prefix blocks, shape (n,).
+
+    What a prefix cache without bounds, fed by everything before, would hold.
+    """
+    rq, tokens = problem.requests, problem.prefix_block_tokens
+    n = len(rq)
+    if tokens == 0 or len(problem.chain_ids) == 0:
+        return np.zeros(n, np.int64)
+    lengths = rq["chain_len"].astype(np.int64)
+    owner = np.repeat(np.arange(n), lengths)
+    entry = np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    ids = problem.chain_ids[np.repeat(rq["chain_start"], lengths) + entry]
+    first = np.full(problem.n_prefix_ids, n, np.int64)
+    np.minimum.at(first, ids, owner)
+    missing = np.where(first[ids] < owner, np.iinfo(np.int64).max, entry)
+    run = lengths.copy()
+    np.minimum.at(run, owner, missing)
+    usable: NDArray[np.int64] = np.minimum(run, (rq["prompt_tokens"] - 1) // tokens) * tokens
+    return usable
+
+
+def _prefill_s(problem: Problem, w: int, prompts: NDArray[Any], cached: NDArray[Any]) -> NDArray[np.float64]:
+    """Prefill time of each prompt alone on worker ``w``, ``cached`` tokens known, in chunks of its budget (s)."""
     law, budget = _laws(problem)[w], int(problem.workers["max_batched_tokens"][w])
-    n = prompts.astype(np.float64)
+    known = cached.astype(np.float64)
+    n = prompts - known
     full, rest = np.divmod(n, budget)
 
     def step(new: Any, attn: Any) -> Any:
         matrices = np.maximum(law["c0_ps"] + law["c_tok_ps"] * new, law["floor_ps"])
         return (matrices + law["c_attn_ps"] * attn) / 1e12
 
-    total = np.where(rest > 0, step(rest, rest * (full * budget + rest / 2)), 0.0)
+    total = np.where(rest > 0, step(rest, rest * (known + full * budget + rest / 2)), 0.0)
     for k in range(int(full.max(initial=0))):
-        total = total + np.where(k < full, step(float(budget), budget * (k * budget + budget / 2)), 0.0)
+        total = total + np.where(k < full, step(float(budget), budget * (known + k * budget + budget / 2)), 0.0)
     return np.asarray(total, np.float64)
 
 
 def idle_latency(problem: Problem) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Best TTFT and TPOT of each request on an idle, cold cluster, in seconds, each shape (n,).
+    """Best TTFT and TPOT of each request on an idle cluster that has cached all before it, in seconds, each (n,).
 
-    The best over all local and remote placements, for TTFT and TPOT apart; a lower bound for a loaded cluster
-    without prefix hits. Requests that fit no worker get infinity.
+    The best over all local and remote placements, for TTFT and TPOT apart, with the prefix hits of
+    :func:`ideal_cached_tokens` on every worker that keeps a cache: a lower bound for any policy on a loaded cluster.
+    Requests that fit no worker get infinity.
     """
     rq, win, h = problem.requests, problem.workers, problem.handover
     prompts, outputs = rq["prompt_tokens"], rq["output_tokens"]
+    ideal = ideal_cached_tokens(problem)
     n = len(rq)
     ttft, tpot = np.full(n, np.inf), np.full(n, np.inf)
     kinds: dict[bytes, int] = {}
@@ -76,7 +101,8 @@ def idle_latency(problem: Problem) -> tuple[NDArray[np.float64], NDArray[np.floa
         row = win[i : i + 1].copy()
         row["group"] = row["rack"] = 0
         kinds.setdefault(row.tobytes(), i)
-    prefill = {w: _prefill_s(problem, w, prompts) for w in kinds.values() if win["can_prefill"][w]}
+    known = {w: ideal * int(win["prefix_cache"][w]) for w in kinds.values()}
+    prefill = {w: _prefill_s(problem, w, prompts, known[w]) for w in kinds.values() if win["can_prefill"][w]}
     dispatch = h.dispatch_ps / 1e12
     for d in kinds.values():
         if not win["can_decode"][d]:
@@ -90,10 +116,11 @@ def idle_latency(problem: Problem) -> tuple[NDArray[np.float64], NDArray[np.floa
         tpot = np.where(fits, np.minimum(tpot, decode_s(prompts + outputs / 2)), tpot)
         if d in prefill:
             ttft = np.where(fits, np.minimum(ttft, dispatch + prefill[d]), ttft)
-        blocks = -(-prompts // block)
+        lacking = prompts - known[d]
+        blocks = -(-prompts // block) - known[d] // block
         for p, own in prefill.items():
             room = fits & (-(-prompts // int(win["block_tokens"][p])) <= win["total_blocks"][p])
-            moved = prompts * win["kv_bytes_per_token"][p] / h.bytes_per_ps
+            moved = lacking * win["kv_bytes_per_token"][p] / h.bytes_per_ps
             fixed = 2 * h.dispatch_ps + h.base_ps + h.per_block_ps * blocks
             remote = own + (fixed + moved) / 1e12 + decode_s(prompts)
             ttft = np.where(room, np.minimum(ttft, remote), ttft)

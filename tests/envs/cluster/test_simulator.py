@@ -11,6 +11,7 @@ from numba.core import event
 
 from envs.cluster.presets import parse_cluster
 from envs.cluster.problem import REJECTED, TOO_LARGE
+from envs.cluster.result import ideal_cached_tokens
 from envs.cluster.simulator import PolicyAnswerError, build_problem, run_problem, simulate
 from envs.cluster.slo import LOOSE, TIGHT, SloSpec
 from envs.cluster.spec import ViewSpec
@@ -72,6 +73,21 @@ def test_result_times_are_in_order_and_add_up(trace):
     assert (frame["ttft_s"] >= frame["idle_ttft_s"] * (1 - 1e-9)).all()  # no prefix hits here: idle is a bound
     assert result.tbt_counts.sum() == (frame["output_tokens"] - 1).sum()
     assert result.gpus == 4
+
+
+def test_no_policy_beats_the_idle_cluster_with_a_perfect_cache():
+    sessions = two_turn_sessions(1.0, 30.0, turn1=(900, 100), turn2=((64, 40), (512, 40)), think_s=2.0, seed=4)
+    for name in ("guard", "always_local", "round_robin"):
+        frame = simulate(sessions, cluster(), registry.load(name), LOOSE).requests
+        assert (frame["ttft_s"] >= frame["idle_ttft_s"] * (1 - 1e-9)).all()
+    problem = build_problem(sessions, cluster(), LOOSE)
+    ideal = ideal_cached_tokens(problem)
+    rows = problem.requests
+    assert (ideal[rows["turn"] == 1] == 0).all()
+    assert (ideal[rows["turn"] == 2] == (900 + 100) // 16 * 16).all()  # the whole first turn, answer included
+    local = simulate(sessions, cluster(), registry.load("always_local"), LOOSE).requests
+    best = (local["ttft_s"] / local["idle_ttft_s"]).to_numpy()
+    assert best.min() == pytest.approx(1.0, abs=0.02)  # and the bound is met by a request that finds it all idle
 
 
 def test_hooks_of_a_policy_object_come_in_order_of_time(trace):
