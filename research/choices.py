@@ -9,9 +9,10 @@ import hashlib
 import importlib
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,30 @@ CUSTOM = "custom"
 
 
 @dataclass(frozen=True, slots=True)
+class _Frozen:
+    """A mapping (``items`` are sorted pairs) or a list of an option, hashable."""
+
+    mapping: bool
+    items: tuple[Any, ...]
+
+
+def _freeze(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return _Frozen(True, _frozen_pairs(value.items()))
+    return _Frozen(False, tuple(_freeze(v) for v in value)) if isinstance(value, list | tuple) else value
+
+
+def _frozen_pairs(pairs: Iterable[tuple[Any, Any]]) -> tuple[tuple[str, Any], ...]:
+    return tuple(sorted(((str(k), _freeze(v)) for k, v in pairs), key=itemgetter(0)))
+
+
+def _thaw(value: Any) -> Any:
+    if not isinstance(value, _Frozen):
+        return value
+    return {k: _thaw(v) for k, v in value.items} if value.mapping else [_thaw(v) for v in value.items]
+
+
+@dataclass(frozen=True, slots=True)
 class TraceChoice:
     """A catalogue name, or a file and its format.
 
@@ -35,7 +60,8 @@ class TraceChoice:
         name: catalogue name, or path of a file.
         format: reader of a file; None recognises it.
         data_dir: folder of public traces; None takes the default.
-        options: reader options, as (name, value) pairs.
+        options: reader options, as (name, value) pairs; mappings and lists among the values are frozen when made,
+            so that a choice can be hashed, and are mappings and lists again for the reader.
         replay: mode that replaces the trace's natural one, or None.
     """
 
@@ -44,6 +70,10 @@ class TraceChoice:
     data_dir: str | None = None
     options: tuple[tuple[str, Any], ...] = ()
     replay: str | None = None
+
+    def __post_init__(self) -> None:
+        """Freeze the options."""
+        object.__setattr__(self, "options", _frozen_pairs(self.options))
 
     def load(self) -> Trace:
         """The trace; loaded once a process."""
@@ -93,7 +123,8 @@ def pace_unit(trace: Trace) -> str:
 def _load_trace(choice: TraceChoice) -> Trace:
     from traces import load_trace
 
-    trace = load_trace(choice.name, choice.format, choice.data_dir, **dict(choice.options))
+    options = {name: _thaw(value) for name, value in choice.options}
+    trace = load_trace(choice.name, choice.format, choice.data_dir, **options)
     return trace if choice.replay is None else trace.with_replay(choice.replay)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -10,9 +12,11 @@ import pytest
 from omegaconf import OmegaConf
 
 from policies.errors import PolicyError
+from research import choices
 from research.choices import PolicyChoice, TraceChoice, with_unique_labels
 from research.cli import compose_config, options
 from research.errors import ResearchError
+from research.study import study_from
 
 
 def parse(item):
@@ -96,8 +100,6 @@ def test_a_class_or_an_object_of_the_users_is_a_policy(lab):
 
 
 def test_editing_the_users_file_makes_another_run(lab):
-    from research import choices
-
     choice = parse({"name": "custom", "target": "my_lab.router:First"})
     before = choice.identity()
     (lab / "router.py").write_text(ROUTER + "# another line\n")
@@ -184,3 +186,29 @@ def test_a_load_scales_sessions_in_closed_replay_and_requests_in_open():
             zone = choice.zone("test")
             assert choice.pace_per_s("test") == pytest.approx(zone.n_sessions / zone.duration_s, rel=1e-3)
             assert choice.pace_per_s("test") < requests
+
+
+USERS_TABLE = "when,in_tok,out_tok\n" + "".join(f"{i},{100 + i},{5 + i % 3}\n" for i in range(60))
+MAPPED = {"arrival_s": "when", "prompt_tokens": "in_tok", "output_tokens": "out_tok"}
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_column_map_on_the_command_line_reaches_the_reader(tmp_path, whole):
+    (tmp_path / "mylog.csv").write_text(USERS_TABLE)
+    pairs = [f"{k}: {v}" for k, v in MAPPED.items()]
+    words = [f"trace.options={{columns: {{{', '.join(pairs)}}}}}"]
+    if not whole:
+        words = [f"trace.options.columns.{k}={v}" for k, v in MAPPED.items()]
+    words += [f"trace.path={tmp_path / 'mylog.csv'}", "trace.format=table", "windows=2", "rate_per_s=2"]
+    study = study_from(compose_config("evaluate", [*words, f"out={tmp_path / 'out'}"]), "evaluate")
+    assert study.trace.load().frame["prompt_tokens"].to_list() == [100 + i for i in range(60)]
+    assert pickle.loads(pickle.dumps(study.trace)) == study.trace
+
+
+def test_options_are_equal_whatever_their_order_and_come_back_as_they_were():
+    given = {"columns": dict(MAPPED), "names": ["a", {"b": [1, None]}]}
+    choice = TraceChoice("x.csv", options=tuple(given.items()))
+    turned = {"names": given["names"], "columns": dict(reversed(MAPPED.items()))}
+    assert choice == TraceChoice("x.csv", options=tuple(turned.items()))
+    assert hash(choice) == hash(replace(choice))
+    assert {k: choices._thaw(v) for k, v in choice.options} == given
