@@ -55,7 +55,7 @@ def present(config: DictConfig, command: str) -> dict[str, Any]:
         console.print(table.detail_table(summary, study.policies[0].label))
     console.print(notes(study, summary), highlight=False)
     console.print()
-    for line in summary["words"]:
+    for line in (*summary["words"], *summary["cautions"]):
         console.print(line, highlight=False, soft_wrap=True)
     report = None
     if study.report:
@@ -81,7 +81,7 @@ def introduction(study: Study) -> str:
 def summarise(study: Study, done: Conducted) -> dict[str, Any]:
     """The content of ``summary.json``: rows, differences, winners, words, provenance. Equal runs give an equal one."""
     from research.choices import pace_unit
-    from research.evidence import provenance, summary, words
+    from research.evidence import cautions, provenance, summary, words
 
     trace = study.trace.load()
     labels = [p.label for p in study.entrants]
@@ -99,6 +99,7 @@ def summarise(study: Study, done: Conducted) -> dict[str, Any]:
         "rate_unit": pace_unit(trace),
         "windows": study.windows,
         "lead_in": study.lead_in,
+        "spans": cautions.spans(study, done),
         "seeds": study.seeds,
         "knee": knee_plain(study, done),
         "rows": summary.rows(done.cells, study.slo.name, study.seeds),
@@ -107,6 +108,7 @@ def summarise(study: Study, done: Conducted) -> dict[str, Any]:
         "robustness": robustness(study, done, unranked),
     }
     out["words"] = words.say(out, unranked, has_prefixes)
+    out["cautions"] = cautions.cautions(study, out)
     out["provenance"] = provenance.of_study(study)
     out["config"] = study.config
     out["runs"] = [{"policy": p, "rate_per_s": rate, "keys": keys} for (p, rate), keys in done.keys.items()]
@@ -168,6 +170,8 @@ def knee_plain(study: Study, done: Conducted) -> dict[str, Any] | None:
 
 def notes(study: Study, summary: Mapping[str, Any]) -> str:
     """What the table's figures are."""
+    from research.evidence.cautions import lengths
+
     before = "the window" if study.lead_in == 1.0 else f"{study.lead_in:g} windows"
     verb = "is" if study.lead_in == 1.0 else "are"
     lead = f"; {before} before it {verb} served first, uncounted, from idle with empty caches"
@@ -176,6 +180,7 @@ def notes(study: Study, summary: Mapping[str, Any]) -> str:
     lines = [
         f"Measured: requests that arrive after the first {study.skip_first:.0%} and before the last "
         f"{study.skip_last:.0%} of each window{lead}.",
+        lengths(summary),
         "Goodput: requests a second that meet all their objectives. Δ: paired over windows, Holm-adjusted. "
         "✓: a proven winner.",
     ]

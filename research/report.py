@@ -186,6 +186,8 @@ def leaderboard(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def details(summary: Mapping[str, Any]) -> dict[str, Any]:
     """What the page shows beside table and pictures."""
+    from research.evidence.cautions import lengths
+
     metrics = list(dict.fromkeys(r["metric"] for r in summary["rows"]))
     rates = sorted({(r["rate_per_s"], r["load"]) for r in summary["rows"]}, key=lambda a: a[0])
     every = {(r["policy"], r["rate_per_s"], r["metric"]): r for r in summary["rows"]}
@@ -198,6 +200,7 @@ def details(summary: Mapping[str, Any]) -> dict[str, Any]:
         "indicative": any(r["indicative"] for r in summary["rows"] if r["metric"] == "goodput_per_s"),
         "infeasible": max(shares, default=0.0),
         "config_text": json.dumps(summary["config"], indent=2),
+        "lengths": lengths(summary) if "spans" in summary else "",  # older summaries have none
         "icon": base64.b64encode(_ICON.encode()).decode(),
     }
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from research.evidence import summary, words
+from research.evidence import cautions, summary, words
 from research.evidence.summary import Cell
 
 LOADS = ((0.8, 8.0), (1.0, 10.0))
@@ -39,6 +39,7 @@ def cell(
             "tpot_p99_s": 0.016 + 0.0001 * goodput,
             "tbt_p99_s": None,
             "e2e_p95_s": 3.0,
+            "e2e_mean_s": 2.0,
             "hit_rate": 0.2,
             "deflected_share": 0.3,
             "kv_moved_bytes": 1e11,
@@ -76,6 +77,10 @@ def study_summary(
         "rate_unit": "requests",
         "windows": windows,
         "lead_in": 1.0,
+        "spans": [
+            {"load": load, "rate_per_s": rate, "window_s": 170.0 / rate, "lead_in_s": 340.0 / rate}
+            for load, rate in LOADS
+        ],
         "seeds": 1,
         "knee": {
             "outcome": "found",
@@ -131,4 +136,5 @@ def study_summary(
         },
     }
     out["words"] = words.say(out, unranked, prefixes)
+    out["cautions"] = cautions.short_windows(out)
     return out

@@ -82,6 +82,8 @@ def test_the_page_says_what_must_be_said(folder):
     for part in (
         "never backtested",
         "guard wins",
+        "17 s at load 1",
+        "those of a transient",
         "python -m research.compare 'policies=[a,b]'",
         "0" * 64,
         "Holm",

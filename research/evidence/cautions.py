@@ -1,0 +1,87 @@
+"""How long the replayed windows are, and what a reader should be warned of: facts of a study beside its figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from research.evidence.table import look_up
+from research.evidence.words import load_words
+
+if TYPE_CHECKING:
+    from research.conduct import Conducted
+    from research.study import Study
+
+LIVES_PER_WINDOW = 10.0
+"""A window shorter than so many mean end-to-end times is still filling up, or draining, for much of its length."""
+
+
+def spans(study: Study, done: Conducted) -> list[dict[str, float]]:
+    """Length of a replayed window at each load, in seconds, and of the shortest lead-in before one.
+
+    A load compresses the trace's time, so the higher it is the shorter both are.
+    """
+    own = study.trace.pace_per_s("test")
+    windows = [study.trace.window("test", study.windows, i, study.lead_in) for i in range(study.windows)]
+    lead_s, length_s = min(w.lead_s for w in windows), windows[0].length_s
+    return [
+        {"load": load, "rate_per_s": rate, "window_s": length_s * own / rate, "lead_in_s": lead_s * own / rate}
+        for rate, load in sorted({c.rate_per_s: c.load for c in done.cells}.items())
+    ]
+
+
+def lengths(summary: Mapping[str, Any]) -> str:
+    """``A window lasts 17 s at load 1 (34 s of lead-in before it).``, for every load."""
+    parts = []
+    for i, span in enumerate(summary["spans"]):
+        where = _where(summary, span)
+        lead = f"{_seconds(span['lead_in_s'])}{'' if i else ' of lead-in before it'}"
+        parts.append(f"{_seconds(span['window_s'])} at {where}" + (f" ({lead})" if span["lead_in_s"] > 0 else ""))
+    return f"A window lasts {', '.join(parts)}." if parts else ""
+
+
+def cautions(study: Study, summary: Mapping[str, Any]) -> list[str]:
+    """All warnings about a study, in sentences."""
+    return [*short_windows(summary), *idle_timers(study)]
+
+
+def short_windows(summary: Mapping[str, Any]) -> list[str]:
+    """Loads whose windows are short against a request's life under the reference policy."""
+    cells = look_up(summary["rows"])
+    short = []
+    for span in summary["spans"]:
+        row = cells.get((summary["reference"], span["rate_per_s"], "e2e_mean_s"))
+        life_s = None if row is None else row["estimate"]
+        if life_s is not None and span["window_s"] < LIVES_PER_WINDOW * life_s:
+            where = _where(summary, span)
+            short.append(f"{where} ({_seconds(span['window_s'])} against a mean of {_seconds(life_s)})")
+    if not short:
+        return []
+    return [
+        f"Windows are shorter than {LIVES_PER_WINDOW:.0f} times the end-to-end time of {summary['reference']}'s "
+        f"requests at {', '.join(short)}: figures of overload there are those of a transient. "
+        "Fewer windows or a longer trace make them longer."
+    ]
+
+
+def idle_timers(study: Study) -> list[str]:
+    """Policies that would move the prefill shares of split workers, were there a timer."""
+    if study.adjust_period_s > 0.0 or not any(w.role == "split" for w in study.cluster.workers):
+        return []
+    return [
+        f"{choice.label} keeps its start shares: its timer is off, set adjust_period_s (such as adjust_period_s=0.5)."
+        for choice in study.entrants
+        if hasattr(choice.build(), "adjust")
+    ]
+
+
+def _where(summary: Mapping[str, Any], span: Mapping[str, Any]) -> str:
+    load = span["load"]
+    if load is None or math.isnan(load):
+        return load_words(None, span["rate_per_s"], summary["rate_unit"])
+    return f"load {load:g}"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2g} s" if value < 10.0 else f"{value:.0f} s"
