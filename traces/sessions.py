@@ -1,4 +1,4 @@
-"""Sessions inferred from prefix chains, for logs without session ids, and what follows from them.
+"""Sessions inferred from prefix chains, for logs without session ids; prefix chains assumed for logs with them.
 
 Method (``link_by_prefix``). A later turn of a conversation repeats the whole earlier prompt and the answer, then
 adds to them. So request r continues request p if
@@ -126,6 +126,61 @@ def chains_with_output(
     np.cumsum([len(chain) for chain in whole], out=offsets[1:])
     ids = np.fromiter((i for chain in whole for i in chain), np.int64, int(offsets[-1]))
     return offsets, ids
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Prefix chains of sessions whose context is taken to grow.
+
+    Attributes:
+        offsets: (n+1,) CSR offsets into ``ids``.
+        ids: prefix-block ids.
+        grown: later turns that begin with the whole turn before.
+        cut: later turns too short for that.
+    """
+
+    offsets: NDArray[np.int64]
+    ids: NDArray[np.int64]
+    grown: int
+    cut: int
+
+
+def growing_chains(
+    session: NDArray[np.int64],
+    turn: NDArray[np.int64],
+    prompt_tokens: NDArray[np.int64],
+    output_tokens: NDArray[np.int64],
+    block_tokens: int,
+) -> Growth:
+    """Chains where each turn's prompt begins with the whole turn before it (prompt and output), if long enough.
+
+    A prompt shorter than that (the context was compacted, or is another one) shares nothing with what was before.
+    Sessions share nothing with each other.
+
+    Args:
+        session: (n,) session numbers, negative for none.
+        turn: (n,) turns, from 1.
+        prompt_tokens: (n,) prompt lengths.
+        output_tokens: (n,) output lengths.
+        block_tokens: tokens of a prefix block.
+    """
+    order = np.lexsort((turn, session))
+    of, prompt = session[order], prompt_tokens[order]
+    whole = prompt + output_tokens[order]
+    later, grows = np.zeros(of.size, np.bool_), np.zeros(of.size, np.bool_)
+    later[1:] = (of[1:] == of[:-1]) & (of[1:] >= 0)
+    grows[1:] = later[1:] & (prompt[1:] >= whole[:-1])
+    # One text runs through the turns that grow. Of its last turn only the prompt is known to be of use.
+    ends = np.r_[~grows[1:], True]
+    length = np.where(ends, prompt, whole) // block_tokens
+    text = np.cumsum(~grows) - 1
+    base = np.cumsum(length[ends]) - length[ends]
+    lengths, first = np.empty(of.size, np.int64), np.empty(of.size, np.int64)
+    lengths[order], first[order] = length, base[text]
+    offsets = np.zeros(of.size + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    ids = np.arange(offsets[-1]) + np.repeat(first - offsets[:-1], lengths)
+    return Growth(offsets, ids, int(grows.sum()), int((later & ~grows).sum()))
 
 
 def think_times(

@@ -16,9 +16,13 @@ from traces.errors import nearest
 from traces.readers.columns import Table, table
 from traces.readers.repair import zero_outputs
 from traces.readers.stamps import UNITS, Stamps, read_stamps
+from traces.sessions import growing_chains
 from traces.source import Source
 from traces.trace import Trace
 
+CONTEXTS = ("unknown", "grows")
+_BLOCK_TOKENS = 16
+_GROWTH = ("session", "turn", "prompt_tokens", "output_tokens")
 _REQUIRED = ("arrival_s", "prompt_tokens", "output_tokens")
 
 
@@ -30,6 +34,8 @@ def read(
     sort: bool = False,
     zero_output: str = "error",
     replay: str = "open",
+    context: str = "unknown",
+    prefix_block_tokens: int | None = None,
 ) -> Trace:
     """Read a table.
 
@@ -40,6 +46,10 @@ def read(
         sort: repair stamps that are out of order by sorting, counted in the provenance.
         zero_output: requests without output: ``error``, ``drop`` them, or count them as ``one`` token.
         replay: replay mode; ``closed`` needs sessions with ``think_s``.
+        context: what later turns of a session share with earlier ones, which a table does not say. ``unknown``:
+            no prefix is known, and no cache hits. ``grows``: a prompt begins with the whole turn before it, see
+            :func:`traces.sessions.growing_chains`.
+        prefix_block_tokens: tokens of a prefix block where the context grows; None: 16.
 
     Raises:
         TraceError: an unknown or missing column, a bad value, an implausible arrival unit.
@@ -47,6 +57,10 @@ def read(
     if arrival_unit not in UNITS:
         expected = f"one of {', '.join(UNITS)}{nearest(str(arrival_unit), UNITS)}"
         raise source.error(expected, column="arrival_unit", value=arrival_unit)
+    if context not in CONTEXTS:
+        raise source.error(
+            f"one of {', '.join(CONTEXTS)}{nearest(str(context), CONTEXTS)}", column="context", value=context
+        )
     data = table(source)
     names = _names(data, dict(columns or {}))
     stamps = read_stamps(data, names["arrival_s"], arrival_unit)
@@ -68,6 +82,22 @@ def read(
         frame = _count_turns(frame.filter(kept))
     else:
         frame = frame.filter(kept)
+    growth, block, prefix_note = None, 0, None
+    if context == "grows":
+        block = _block(source, prefix_block_tokens, names)
+        session, turn, prompt, output = (frame[c].to_numpy() for c in _GROWTH)
+        growth = growing_chains(session, turn, prompt, output, block)
+        prefix_note = (
+            f"prefixes assumed, context=grows: {growth.grown} later turns begin with the whole turn before (prompt and "
+            f"output), {growth.cut} are shorter than that and share nothing; blocks of {block} tokens"
+        )
+    elif prefix_block_tokens is not None:
+        raise source.error("context=grows with it", column="prefix_block_tokens", value=prefix_block_tokens)
+    elif "session" in names:
+        prefix_note = (
+            "no prefixes known, so later turns hit no cache: trace.options.context=grows takes each turn's prompt to "
+            "begin with the whole turn before"
+        )
     used = set(names.values())
     ignored = [c for c in data.frame.columns if c not in used]
     notes = (
@@ -77,14 +107,30 @@ def read(
         stamps.note,
         order.note,
         zero_note,
+        prefix_note,
     )
     return Trace.build(
         source.stem,
         frame.drop("row"),
+        chain_offsets=growth.offsets if growth else None,
+        chain_ids=growth.ids if growth else None,
+        prefix_block_tokens=block,
         replay=replay,
         provenance=[note for note in notes if note],
         duration_s=_duration(stamps, frame, replay),
     )
+
+
+def _block(source: Source, tokens: int | None, names: Mapping[str, str]) -> int:
+    """Tokens of a prefix block where the context grows, which needs sessions."""
+    if "session" not in names:
+        expected = "a session column with it, or one mapped with trace.options.columns.session=NAME"
+        raise source.error(expected, column="context", value="grows")
+    if tokens is None:
+        return _BLOCK_TOKENS
+    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
+        raise source.error("a whole number of tokens, 1 or more", column="prefix_block_tokens", value=tokens)
+    return tokens
 
 
 def _names(data: Table, given: dict[str, str]) -> dict[str, str]:
