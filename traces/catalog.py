@@ -242,12 +242,20 @@ def zones(trace: Trace) -> dict[str, Trace]:
     """``train``, ``validation`` and ``test`` of a trace: a catalogue trace at its fixed cuts, else 40/20/40 %.
 
     No session crosses a cut. The cuts are fixed in seconds, so more data at hand moves none of them.
+
+    Raises:
+        TraceError: too few requests: a zone without one.
     """
     entry = ENTRIES.get(trace.name)
-    if entry is None or entry.cuts_s is None:
-        return trace.split()
-    start, parts = 0.0, {}
-    for zone, end in zip(ZONES, entry.cuts_s, strict=True):
-        parts[zone] = trace.window(start, min(end, trace.duration_s) if zone == "test" else end)
-        start = end
-    return parts
+    try:
+        if entry is None or entry.cuts_s is None:
+            return trace.split()
+        start, parts = 0.0, {}
+        for zone, end in zip(ZONES, entry.cuts_s, strict=True):
+            parts[zone] = trace.window(start, min(end, trace.duration_s) if zone == "test" else end)
+            start = end
+        return parts
+    except TraceError as error:
+        expected = "requests that begin in each of train, validation and test: too few to cut into zones"
+        found = f"{len(trace)} request{'s' * (len(trace) != 1)} in {trace.duration_s:g} s"
+        raise TraceError(file=trace.name, value=found, expected=expected) from error

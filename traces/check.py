@@ -115,7 +115,7 @@ def _check_order(frame: pl.DataFrame, file: str) -> None:
             row=row,
             column="arrival_s",
             value=float(arrival[row - 1]),
-            expected="rows in order of (arrival_s, session, turn); the option sort=true orders them",
+            expected="rows in order of (arrival_s, session, turn); trace.options.sort=true orders them",
         )
     alone = session < 0
     bad = alone & (turn != 1)

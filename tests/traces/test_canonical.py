@@ -76,5 +76,5 @@ def test_no_parquet(tmp_path: Path) -> None:
     for data in (b"PAR1", b"PAR1" + b"x" * 100, parquet(pl.DataFrame({"x": [1]}))[:-10]):
         with pytest.raises(TraceError, match="Parquet"):
             load_trace(write(tmp_path, "x.parquet", data), format="pdgym")
-    with pytest.raises(TraceError, match="a Parquet file"):
+    with pytest.raises(TraceError, match="a sound Parquet file"):
         load_trace(write(tmp_path, "x.csv", TABLE.encode()), format="pdgym")

@@ -10,6 +10,7 @@ import pytest
 
 from tests.traces.samples import TABLE, parquet, write
 from traces import Trace, TraceError, load_trace
+from traces.catalog import zones
 
 
 def csv(tmp_path: Path, text: str, **options: Any) -> Trace:
@@ -161,12 +162,41 @@ def test_a_column_that_holds_no_numbers(tmp_path: Path) -> None:
 
 
 def test_missing_and_unknown_columns_name_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match=r"columns\.prompt_tokens=NAME; did you mean 'prompt_toks'"):
+    with pytest.raises(TraceError, match=r"trace\.options\.columns\.prompt_tokens=NAME; did you mean 'prompt_toks'"):
         csv(tmp_path, TABLE.replace("prompt_tokens", "prompt_toks"))
     with pytest.raises(TraceError, match=r"'prompt_token'.*did you mean 'prompt_tokens'"):
         csv(tmp_path, TABLE, columns={"prompt_tokens": "prompt_token"})
-    with pytest.raises(TraceError, match=r"columns\.promt_tokens.*did you mean 'prompt_tokens'"):
+    with pytest.raises(TraceError, match=r"trace\.options\.columns\.promt_tokens.*did you mean 'prompt_tokens'"):
         csv(tmp_path, TABLE, columns={"promt_tokens": "prompt_tokens"})
+
+
+def test_a_missing_column_is_not_guessed_to_be_another_ones(tmp_path: Path) -> None:
+    for header in ("arrival_s,in_tok,output_tokens", "arrival_s,in_tok,out_tok", "arrival_s,in_tok,output_toks"):
+        with pytest.raises(TraceError, match=r"columns\.prompt_tokens=NAME \(found: arrival_s, in_tok, out"):
+            csv(tmp_path, f"{header}\n0,10,5\n")
+
+
+def test_options_are_named_as_they_are_typed(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"trace\.options\.sort=true"):
+        csv(tmp_path, TABLE.replace("4,150,30", "0.25,150,30"))
+    with pytest.raises(TraceError, match=r"trace\.options\.zero_output=drop"):
+        csv(tmp_path, TABLE.replace("150,30", "150,0"))
+    with pytest.raises(TraceError, match=r"trace\.options\.columns.*'when'.*a mapping"):
+        csv(tmp_path, TABLE, columns="when")
+
+
+def test_a_broken_parquet_is_called_that(tmp_path: Path) -> None:
+    sound = parquet(pl.DataFrame({"arrival_s": [0.0], "prompt_tokens": [5], "output_tokens": [1]}))
+    for name, data in (("a.parquet", sound[:-9]), ("a.parquet", sound[4:]), ("a.bin", sound[4:]), ("a.pq", b"xyz")):
+        with pytest.raises(TraceError, match="a sound Parquet file"):
+            load_trace(write(tmp_path, name, data), format="table")
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_trace_too_short_for_zones_says_so(tmp_path: Path, rows: int) -> None:
+    text = "arrival_s,prompt_tokens,output_tokens\n" + "".join(f"{i},10,5\n" for i in range(rows))
+    with pytest.raises(TraceError, match=rf"{rows} requests? in .*too few to cut into zones"):
+        zones(csv(tmp_path, text))
 
 
 def test_dropping_a_turn_renumbers_its_session(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def read(
         ("max_turns", max_turns),
     ):
         if value is not None and not value > 0:
-            raise source.error("a positive limit", column=column, value=value)
+            raise source.error("a positive limit", column=f"trace.options.{column}", value=value)
     table = parquet_table(source)
     table.need(COLUMNS)
     recorded = table.whole("output_length", 0, MAX_TOKENS, "tokens")
@@ -133,15 +133,17 @@ def read(
 
 def _check_options(source: Source, zero_output: str, duplicates: str, rate: float, block: int) -> None:
     if zero_output == "drop":
-        raise source.error("error or one: dropping a turn would tear its session", column="zero_output", value="drop")
+        raise source.error(
+            "error or one: dropping a turn would tear its session", column="trace.options.zero_output", value="drop"
+        )
     if duplicates not in DUPLICATES:
         expected = f"one of {', '.join(DUPLICATES)}{nearest(str(duplicates), DUPLICATES)}"
-        raise source.error(expected, column="duplicates", value=duplicates)
+        raise source.error(expected, column="trace.options.duplicates", value=duplicates)
     if not 0 < rate < np.inf:
-        raise source.error("a positive rate", column="session_rate_per_s", value=rate)
+        raise source.error("a positive rate", column="trace.options.session_rate_per_s", value=rate)
     if block < FILE_BLOCK_TOKENS or block % FILE_BLOCK_TOKENS:
         expected = f"a multiple of {FILE_BLOCK_TOKENS}"
-        raise source.error(expected, column="prefix_block_tokens", value=block)
+        raise source.error(expected, column="trace.options.prefix_block_tokens", value=block)
 
 
 def _typed(table: Table) -> pl.DataFrame:
@@ -231,7 +233,9 @@ def _capped(
         frame = frame.filter(fits)
         notes.append(f"max_context_tokens={max_context}: {before - frame.height} turns left out, sessions end there")
         if not frame.height:
-            raise source.error("a limit that leaves a request", column="max_context_tokens", value=max_context)
+            raise source.error(
+                "a limit that leaves a request", column="trace.options.max_context_tokens", value=max_context
+            )
     if max_think is not None:
         cut = int((frame["think"] > max_think).sum())
         frame = frame.with_columns(pl.col("think").clip(upper_bound=max_think))

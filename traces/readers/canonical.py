@@ -104,7 +104,7 @@ def _head(source: Source) -> dict[str, Any]:
         raise source.error("sound metadata", column=KEY, value=str(error)) from error
     if not isinstance(head, dict) or head.get("version") != VERSION:
         found = head.get("version") if isinstance(head, dict) else None
-        expected = f"a trace written by this project, version {VERSION} (other tables: format=table)"
+        expected = f"a trace written by this project, version {VERSION} (other tables: trace.format=table)"
         raise source.error(expected, column=KEY, value=found)
     return head
 

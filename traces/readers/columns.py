@@ -20,6 +20,7 @@ from traces.errors import nearest
 from traces.source import Source
 
 PARQUET_MAGIC = b"PAR1"
+PARQUET_ENDINGS = (".parquet", ".parquet.gz", ".parquet.zst", ".pq")
 CSV_FIRST_ROW = 2
 
 
@@ -142,7 +143,7 @@ def order_of(
         return Order(None, None)
     if not sort:
         at = row_of(back)
-        expected = f"stamps in ascending order ({count} steps back in time); the option sort=true sorts them"
+        expected = f"stamps in ascending order ({count} steps back in time); trace.options.sort=true sorts them"
         raise source.error(expected, row=rows[at], column=column, value=found[at])
     note = f"repair sort: {count} steps back in time, rows sorted by {column}"
     return Order(np.argsort(keys, kind="stable"), note)
@@ -195,7 +196,7 @@ def parquet_table(source: Source) -> Table:
         TraceError: no Parquet file, a damaged one, or one without rows.
     """
     if not source.data.startswith(PARQUET_MAGIC):
-        raise source.error("a Parquet file", value=source.data[:8])
+        raise source.error("a sound Parquet file, which begins with PAR1", value=source.data[:8])
     try:
         frame = pl.read_parquet(io.BytesIO(source.data))
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError, MemoryError) as error:
@@ -207,5 +208,7 @@ def parquet_table(source: Source) -> Table:
 
 
 def table(source: Source) -> Table:
-    """Parquet by its first bytes, else CSV."""
-    return parquet_table(source) if source.data.startswith(PARQUET_MAGIC) else csv_table(source)
+    """Parquet by its first or last bytes or by its name, else CSV."""
+    marked = source.data.startswith(PARQUET_MAGIC) or source.data.endswith(PARQUET_MAGIC)
+    named = source.path.name.lower().endswith(PARQUET_ENDINGS)
+    return parquet_table(source) if marked or named else csv_table(source)

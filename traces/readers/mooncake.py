@@ -123,9 +123,9 @@ def _check_options(
         ("tolerance_tokens", tolerance_tokens, 0),
     ):
         if value < low:
-            raise source.error(f"{low} or more", column=column, value=value)
+            raise source.error(f"{low} or more", column=f"trace.options.{column}", value=value)
     if bucket_s is not None and not 0 <= bucket_s < np.inf:
-        raise source.error("0 or more seconds", column="bucket_s", value=bucket_s)
+        raise source.error("0 or more seconds", column="trace.options.bucket_s", value=bucket_s)
 
 
 def _parse(source: Source, block_tokens: int) -> _Parsed:

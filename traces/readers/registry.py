@@ -52,7 +52,7 @@ def get_format(name: str, file: str = "format") -> Format:
     """The format of that name; an unknown one is an error that suggests the nearest."""
     if name not in FORMATS:
         expected = f"one of {', '.join(FORMATS)}{nearest(name, FORMATS)}"
-        raise TraceError(file=file, column="format", value=name, expected=expected)
+        raise TraceError(file=file, column="trace.format", value=name, expected=expected)
     return FORMATS[name]
 
 
@@ -61,7 +61,9 @@ def guess_format(source: Source) -> Format:
     for candidate in FORMATS.values():
         if candidate.sniff(source.path.name, source.data[:HEAD_BYTES]):
             return candidate
-    raise source.error(f"a known format; say which with format=, one of {', '.join(FORMATS)}", value=source.data[:40])
+    raise source.error(
+        f"a known format; say which with trace.format=, one of {', '.join(FORMATS)}", value=source.data[:40]
+    )
 
 
 def read_with(source: Source, form: Format, options: dict[str, object]) -> Trace:
@@ -69,5 +71,5 @@ def read_with(source: Source, form: Format, options: dict[str, object]) -> Trace
     for option in options:
         if option not in form.options:
             expected = f"an option of format {form.name} ({', '.join(form.options)}){nearest(option, form.options)}"
-            raise source.error(expected, column=option, value=options[option])
+            raise source.error(expected, column=f"trace.options.{option}", value=options[option])
     return form.read(source, **options)

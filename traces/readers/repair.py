@@ -29,7 +29,7 @@ def zero_outputs(
     source = where.source if isinstance(where, Table) else where[0]
     if mode not in ZERO_OUTPUT:
         expected = f"one of {', '.join(ZERO_OUTPUT)}{nearest(str(mode), ZERO_OUTPUT)}"
-        raise source.error(expected, column="zero_output", value=mode)
+        raise source.error(expected, column="trace.options.zero_output", value=mode)
     zero = (output == 0).to_numpy()
     count = int(zero.sum())
     if not count:
@@ -37,8 +37,8 @@ def zero_outputs(
     if mode == "error":
         at = int(np.argmax(zero))
         expected = (
-            f"at least 1 output token ({count} requests have none); the option zero_output=drop leaves them out, "
-            "zero_output=one counts one token"
+            f"at least 1 output token ({count} requests have none); trace.options.zero_output=drop leaves them "
+            "out, trace.options.zero_output=one counts one token"
         )
         row = at + where.first_row if isinstance(where, Table) else int(where[1][at])
         raise source.error(expected, row=row, column=output.name, value=0)

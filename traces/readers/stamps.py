@@ -79,7 +79,7 @@ def read_stamps(data: Table, column: str, unit: str) -> Stamps:
         arrival = arrival - arrival.min() if exact is None else (exact - exact.min()) / 1e9
         return Stamps(values, arrival, f"arrivals: epoch stamps in {unit}, from the first")
     if arrival.max() - arrival.min() > _MAX_RELATIVE_S:
-        expected = f"a span below ten years in {unit}; set arrival_unit to s, ms, us or ns"
+        expected = f"a span below ten years in {unit}; set trace.options.arrival_unit to s, ms, us or ns"
         raise data.error(expected, int(arrival.argmax()), column)
     if arrival.min() > arrival.max() - arrival.min():
         return Stamps(values, arrival - arrival.min(), f"arrivals: {unit}, counted from the first")
@@ -115,14 +115,14 @@ def _plausible(data: Table, column: str, arrival: NDArray[np.float64], unit: str
     if span / n > _MAX_GAP_S:
         raise data.error(
             f"requests less than {_MAX_GAP_S:g} s apart on average if these are seconds, but they are "
-            f"{span / n:,.0f} s apart: set arrival_unit=ms if they are milliseconds, arrival_unit=s if this is right",
+            f"{span / n:,.0f} s apart: set trace.options.arrival_unit=ms if they are milliseconds, =s if this is right",
             int(arrival.argmax()),
             column,
         )
     if span * _MAX_RATE_PER_S < n:
         raise data.error(
             f"a rate below {_MAX_RATE_PER_S:,.0f} requests/s, but {n:,} arrive within {span:g} s: "
-            "set arrival_unit if that is right",
+            "set trace.options.arrival_unit=s (or its unit) if that is right",
             int(arrival.argmax()),
             column,
         )

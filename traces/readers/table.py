@@ -7,6 +7,8 @@ Columns of the trace are looked for under their own names unless mapped; ``arriv
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import SequenceMatcher
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -56,12 +58,16 @@ def read(
     """
     if arrival_unit not in UNITS:
         expected = f"one of {', '.join(UNITS)}{nearest(str(arrival_unit), UNITS)}"
-        raise source.error(expected, column="arrival_unit", value=arrival_unit)
+        raise source.error(expected, column="trace.options.arrival_unit", value=arrival_unit)
     if context not in CONTEXTS:
         raise source.error(
-            f"one of {', '.join(CONTEXTS)}{nearest(str(context), CONTEXTS)}", column="context", value=context
+            f"one of {', '.join(CONTEXTS)}{nearest(str(context), CONTEXTS)}",
+            column="trace.options.context",
+            value=context,
         )
     data = table(source)
+    if columns is not None and not isinstance(columns, Mapping):
+        raise source.error("trace column: column of the file, a mapping", column="trace.options.columns", value=columns)
     names = _names(data, dict(columns or {}))
     stamps = read_stamps(data, names["arrival_s"], arrival_unit)
     order = data.order(stamps.keys, names["arrival_s"], sort)
@@ -92,7 +98,9 @@ def read(
             f"output), {growth.cut} are shorter than that and share nothing; blocks of {block} tokens"
         )
     elif prefix_block_tokens is not None:
-        raise source.error("context=grows with it", column="prefix_block_tokens", value=prefix_block_tokens)
+        raise source.error(
+            "trace.options.context=grows with it", column="trace.options.prefix_block_tokens", value=prefix_block_tokens
+        )
     elif "session" in names:
         prefix_note = (
             "no prefixes known, so later turns hit no cache: trace.options.context=grows takes each turn's prompt to "
@@ -125,11 +133,13 @@ def _block(source: Source, tokens: int | None, names: Mapping[str, str]) -> int:
     """Tokens of a prefix block where the context grows, which needs sessions."""
     if "session" not in names:
         expected = "a session column with it, or one mapped with trace.options.columns.session=NAME"
-        raise source.error(expected, column="context", value="grows")
+        raise source.error(expected, column="trace.options.context", value="grows")
     if tokens is None:
         return _BLOCK_TOKENS
     if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
-        raise source.error("a whole number of tokens, 1 or more", column="prefix_block_tokens", value=tokens)
+        raise source.error(
+            "a whole number of tokens, 1 or more", column="trace.options.prefix_block_tokens", value=tokens
+        )
     return tokens
 
 
@@ -138,18 +148,27 @@ def _names(data: Table, given: dict[str, str]) -> dict[str, str]:
     for column, name in given.items():
         if column not in BY_NAME:
             expected = f"a trace column{nearest(column, BY_NAME) or ' (' + ', '.join(BY_NAME) + ')'}"
-            raise data.source.error(expected, column=f"columns.{column}", value=name)
+            raise data.source.error(expected, column=f"trace.options.columns.{column}", value=name)
         if not isinstance(name, str):
-            raise data.source.error("a column name", column=f"columns.{column}", value=name)
+            raise data.source.error("a column name", column=f"trace.options.columns.{column}", value=name)
         data.need([name])
     names = {c.name: c.name for c in COLUMNS if c.name in data.frame.columns and c.name not in given} | given
     for column in _REQUIRED:
         if column not in names:
-            hint = nearest(column, data.frame.columns) or f" (found: {', '.join(data.frame.columns[:12])})"
-            raise data.source.error(
-                f"this column to be present, or mapped with columns.{column}=NAME{hint}", column=column
-            )
+            hint = _likely(column, data, names) or f" (found: {', '.join(data.frame.columns[:12])})"
+            expected = f"this column to be present, or mapped with trace.options.columns.{column}=NAME{hint}"
+            raise data.source.error(expected, column=column)
     return names
+
+
+def _likely(column: str, data: Table, names: Mapping[str, str]) -> str:
+    """The free column of the file whose name is closest, unless it is closer to another column that must be there."""
+
+    def alike(name: str, wanted: str) -> float:
+        return SequenceMatcher(None, name.lower(), wanted).ratio()
+
+    free = [c for c in data.frame.columns if c not in names.values()]
+    return nearest(column, [c for c in free if max(_REQUIRED, key=partial(alike, c)) == column])
 
 
 def _column(data: Table, column: Column, name: str) -> pl.Series:
