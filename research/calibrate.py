@@ -241,7 +241,9 @@ def _residuals(fit: StepFit) -> str:
 def _out(config: DictConfig) -> Path:
     if config.out is not None:
         return Path(config.out).expanduser().absolute()
-    name = Path(str(config.profile if config.profile is not None else config.link)).stem
+    # A name may hold dots (llama-3.1-...): only the suffix of a file is none of it.
+    name = Path(str(config.profile if config.profile is not None else config.link)).name
+    name = name.removesuffix(".yaml").removesuffix(".yml")
     return Path("results").absolute() / f"calibrate-{config.action}-{name}"
 
 
