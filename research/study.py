@@ -184,6 +184,7 @@ def study_from(config: DictConfig, command: str) -> Study:
     rates = number.many("rate_per_s") if plain["rate_per_s"] is not None else ()
     cluster, slo = build_cluster(plain["cluster"], plain["hardware"], plain["view"]), _slo(plain)
     trace = _trace(plain)
+    _known_classes(slo, trace)
     out, store = _folders(plain, command, trace, cluster, slo)
     study = Study(
         command=command,
@@ -291,6 +292,25 @@ def _slo(plain: Mapping[str, Any]) -> SloSpec:
 
     fields = plain["slo"]
     return build(str(fields["name"]), fields, {})
+
+
+def _known_classes(slo: SloSpec, trace: TraceChoice) -> None:
+    """Objectives of a class that no request has would be a dead setting."""
+    if not slo.by_class:
+        return
+    loaded = trace.load()
+    if "class" not in loaded.frame.columns:
+        raise ResearchError(
+            f"slo.by_class: trace {trace.name} has no classes, so {', '.join(slo.by_class)} would be nobody's "
+            "objectives: leave it out, or set slo.ttft_base_s, slo.tpot_s for all requests"
+        )
+    known = loaded.classes
+    for name in slo.by_class:
+        if name not in known:
+            raise ResearchError(
+                f"slo.by_class: trace {trace.name} has no class {name!r}{nearest(name, known)}: "
+                f"expected {', '.join(known)}"
+            )
 
 
 def _folders(

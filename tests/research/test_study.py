@@ -109,10 +109,27 @@ def test_an_absent_trace_says_where_it_was_looked_for(tmp_path):
         study_from(config, "compare")
 
 
-def test_classes_may_have_objectives_of_their_own():
-    made = study("slo.by_class={batch: {tpot_s: 0.2}}")
+def with_classes(folder):
+    """A trace of two classes, as the words that name it."""
+    path = folder / "mine.csv"
+    lines = [f"{t},100,10,{('chat', 'batch')[t % 2]}" for t in range(200)]
+    path.write_text("\n".join(["arrival_s,prompt_tokens,output_tokens,class", *lines]))
+    return f"trace.path={path}", "trace.format=table"
+
+
+def test_classes_may_have_objectives_of_their_own(tmp_path):
+    made = study("slo.by_class={batch: {tpot_s: 0.2}}", *with_classes(tmp_path))
     batch = made.slo.by_class["batch"]
     assert (batch.tpot_s, batch.ttft_base_s) == (0.2, made.slo.ttft_base_s)
+
+
+def test_objectives_of_a_class_that_the_trace_does_not_have_are_a_mistake(tmp_path):
+    with pytest.raises(
+        ResearchError, match=r"mine.csv has no class 'bach' .did you mean 'batch'.*: expected batch, chat"
+    ):
+        study("slo.by_class={bach: {tpot_s: 0.2}}", *with_classes(tmp_path))
+    with pytest.raises(ResearchError, match="trace default has no classes, so batch"):
+        study("slo.by_class={batch: {tpot_s: 0.2}}")
 
 
 def keys_of(made):
