@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -38,6 +39,7 @@ def build_cluster(cluster: Mapping[str, Any], hardware: Mapping[str, Any], view:
         if name.endswith((".yaml", ".yml")):
             name, workers = _from_file(Path(name).expanduser(), cluster, profile)
         else:
+            _both_phases(name)
             shape = parse_cluster(name, profile=profile, handover=handover)
             name, workers = shape.name, [_worker({"role": w.role}, cluster, profile) for w in shape.workers]
         # One bandwidth serves all links: that of the worker with the fewest GPUs, which bounds its every flow.
@@ -45,6 +47,17 @@ def build_cluster(cluster: Mapping[str, Any], hardware: Mapping[str, Any], view:
         return ClusterSpec(name, tuple(workers), handover, spec)
     except (ValueError, TypeError) as error:
         raise ResearchError(f"cluster {name}: {error}") from None
+
+
+def _both_phases(layout: str) -> None:
+    """A layout ``<n>p<m>d`` has both kinds of workers: with one alone nothing is disaggregated, or nothing decodes."""
+    match = re.fullmatch(r"(\d+)p(\d+)d", layout.strip(), re.IGNORECASE)
+    prefill, decode = (int(match[1]), int(match[2])) if match else (1, 1)
+    if (prefill == 0) != (decode == 0):
+        raise ValueError(
+            f"it has no {'decode' if prefill else 'prefill'} worker: expected at least one of each phase, such as "
+            f"{max(prefill, 1)}p{max(decode, 1)}d, or colocated{prefill + decode} for workers that do both"
+        )
 
 
 def _worker(own: Mapping[str, Any], common: Mapping[str, Any], profile: Profile) -> WorkerSpec:

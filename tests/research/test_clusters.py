@@ -29,7 +29,7 @@ def test_a_layout_agrees_with_the_simulators_own_preset():
     for name in ("2p2d", "colocated4", "split2"):
         own = build(f"cluster={name}")
         profile, handover = load_profile("llama-3.1-70b-fp8-h100-tp4"), load_handover("rdma", gpus=4)
-        assert own == parse_cluster(name, profile=profile, handover=handover)
+        assert own == parse_cluster(name, profile=profile, handover=handover, view=own.view)
 
 
 def test_a_file_mixes_kinds_of_workers(tmp_path):
@@ -95,3 +95,11 @@ def test_a_link_is_as_wide_as_the_workers_have_ports(tmp_path):
     }
     assert bandwidth["tp8"] == 2 * bandwidth["tp4"] == 8 * bandwidth["tp1"]
     assert bandwidth["mixed"] == bandwidth["tp1"]
+
+
+@pytest.mark.parametrize(("layout", "missing"), [("0p2d", "no prefill worker"), ("2p0d", "no decode worker")])
+def test_a_layout_with_one_phase_alone_is_told_what_to_ask_for(layout, missing):
+    with pytest.raises(
+        ResearchError, match=rf"cluster {layout}: it has {missing}: .*, such as [12]p[12]d, or colocated2"
+    ):
+        build(f"cluster={layout}")
