@@ -36,7 +36,10 @@ def lengths(summary: Mapping[str, Any]) -> str:
     parts = []
     for i, span in enumerate(summary["spans"]):
         where = _where(summary, span)
-        lead = f"{_seconds(span['lead_in_s'])}{'' if i else ' of lead-in before it'}"
+        # The first windows have less before them where the trace starts, or training ends, within their lead-in.
+        cut = span["lead_in_s"] < 0.99 * summary["lead_in"] * span["window_s"]
+        least = "at least " if cut else ""
+        lead = f"{least}{_seconds(span['lead_in_s'])}{'' if i else ' of lead-in before it'}"
         parts.append(f"{_seconds(span['window_s'])} at {where}" + (f" ({lead})" if span["lead_in_s"] > 0 else ""))
     return f"A window lasts {', '.join(parts)}." if parts else ""
 

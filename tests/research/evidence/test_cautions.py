@@ -33,6 +33,8 @@ def test_lengths_are_told_for_every_load():
     assert cautions.lengths(made) == (
         "A window lasts 21 s at load 0.8 (42 s of lead-in before it), 17 s at load 1 (34 s)."
     )
+    made["lead_in"] = 4.0
+    assert "(at least 42 s of lead-in before it)" in cautions.lengths(made)
     made["spans"] = [{"load": math.nan, "rate_per_s": 4.0, "window_s": 3.24, "lead_in_s": 0.0}]
     assert cautions.lengths(made) == "A window lasts 3.2 s at 4.00 requests/s."
 
