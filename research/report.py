@@ -64,6 +64,7 @@ def write_report(folder: Path, store: Path, out: Path | None = None) -> Path:
     import jinja2
 
     from research.evidence.runs import make_folder
+    from research.evidence.table import kv_mb_per_request
 
     summary = read_summary(folder)
     out = out or folder
@@ -72,7 +73,7 @@ def write_report(folder: Path, store: Path, out: Path | None = None) -> Path:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"sig": significant, "share": share, "interval": interval_text}
+    environment.filters |= {"sig": significant, "share": share, "interval": interval_text, "kv_mb": kv_mb_per_request}
     source = resources.files("research.evidence").joinpath("templates/report.html.j2").read_text(encoding="utf-8")
     page = environment.from_string(source).render(
         s=summary, pictures=pictures, table=leaderboard(summary), **details(summary)

@@ -88,8 +88,19 @@ def _latency_columns() -> list[_Column]:
         ("TBT\np99 ms", lambda line: number(1e3 * line.value("tbt_p99_s"), "{:.1f}")),
         ("hit", lambda line: number(line.value("hit_rate"), "{:.0%}")),
         ("deflect", lambda line: number(line.value("deflected_share"), "{:.0%}")),
-        ("KV GB", lambda line: number(line.value("kv_moved_bytes") / 1e9, "{:.1f}")),
+        ("KV MB\n/req", lambda line: number(_nan(kv_mb_per_request(line.metrics)), "{:.1f}")),
     ]
+
+
+def kv_mb_per_request(metrics: Mapping[str, Mapping[str, Any]]) -> float | None:
+    """KV cache moved between workers per measured request, in MB, all windows together; None where nothing arrived.
+
+    (The total grows with the windows and the load, so it says nothing across settings.)
+    """
+    moved, requests = (
+        metrics[name]["estimate"] if name in metrics else None for name in ("kv_moved_bytes", "requests")
+    )
+    return None if moved is None or not requests else float(moved / requests / 1e6)
 
 
 def _lines(summary: Mapping[str, Any]) -> list[_Line]:

@@ -117,9 +117,13 @@ def say(summary: Mapping[str, Any], unranked: Sequence[str], has_prefixes: bool)
     if summary["robustness"]["leaders"]:
         lines += robustness_words(summary)
     if not has_prefixes:
-        names = f" ({', '.join(unranked)})" if unranked else ""
-        lines.append(f"{NOT_RANKED}{names}: it has no prefix information.")
+        lines.append(f"{NOT_RANKED} ({whom(unranked)}): it has no prefix information.")
     return lines
+
+
+def whom(unranked: Sequence[str]) -> str:
+    """Whom the sentence on ranking concerns, since it stands on every trace without prefix information."""
+    return ", ".join(unranked) or "none of those compared here"
 
 
 def _indicative(difference: Mapping[str, Any]) -> str:

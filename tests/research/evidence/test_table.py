@@ -7,7 +7,7 @@ import math
 
 from rich.console import Console
 
-from research.evidence.table import comparison_tables, detail_table, number, with_interval
+from research.evidence.table import comparison_tables, detail_table, kv_mb_per_request, number, with_interval
 from tests.research.studies import study_summary
 
 
@@ -47,7 +47,7 @@ def test_all_policies_and_loads_are_there_and_the_proven_winner_is_marked():
     text = render(wide(study_summary({"round_robin": 5.0, "guard": 8.0})))
     assert text.count("guard (reference) ✓") == 2
     assert text.count("round_robin") == 2
-    for part in ("goodput/s", "[95 %]", "Δ goodput vs", "guard [Holm]", "20% off", "KV GB", "0.8"):
+    for part in ("goodput/s", "[95 %]", "Δ goodput vs", "guard [Holm]", "20% off", "KV MB", "125.0", "0.8"):
         assert part in text
 
 
@@ -57,6 +57,12 @@ def test_nothing_is_marked_where_no_winner_is_proven():
 
 def test_policies_that_are_not_ranked_have_a_star():
     assert "ppd*" in render(wide(study_summary({"ppd": 5.0, "guard": 8.0}, prefixes=False)))
+
+
+def test_moved_kv_is_told_a_request():
+    assert kv_mb_per_request({"kv_moved_bytes": {"estimate": 3e9}, "requests": {"estimate": 20.0}}) == 150.0
+    assert kv_mb_per_request({"kv_moved_bytes": {"estimate": 0.0}, "requests": {"estimate": 0.0}}) is None
+    assert kv_mb_per_request({}) is None
 
 
 def test_detail_has_every_figure_with_its_interval():
