@@ -2,7 +2,7 @@
 
 python -m research.traces action=list
 python -m research.traces action=describe trace=mooncake_conversation out=DIR
-python -m research.traces action=describe trace.path=my.csv trace.format=table
+python -m research.traces action=describe trace.path=my.csv trace.format=table trace.options.context=grows
 python -m research.traces action=default out=DIR [refit=true]
 """
 

@@ -256,6 +256,9 @@ def zones(trace: Trace) -> dict[str, Trace]:
             start = end
         return parts
     except TraceError as error:
-        expected = "requests that begin in each of train, validation and test: too few to cut into zones"
+        expected = (
+            "in each of train, validation and test a request of its own or the start of a session: "
+            "too few to cut into zones"
+        )
         found = f"{len(trace)} request{'s' * (len(trace) != 1)} in {trace.duration_s:g} s"
         raise TraceError(file=trace.name, value=found, expected=expected) from error

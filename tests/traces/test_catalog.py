@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,10 @@ def test_a_damaged_data_file_names_it(tmp_path: Path) -> None:
     path.write_bytes(b"\x1f\x8bxx")
     with pytest.raises(TraceError, match=r"conv\.csv\.gz.*truncated gzip"):
         load_trace("azure_conv", data_dir=folder)
+
+
+def test_the_page_on_traces_lists_every_format_and_option() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "traces.md").read_text("utf-8").splitlines()
+    for form in FORMATS.values():
+        row = next(line for line in page if line.startswith(f"| `{form.name}` |"))
+        assert tuple(re.findall(r"`(\w+)`", row.split("|")[3])) == form.options
