@@ -61,11 +61,34 @@ class Knee:
             )
         if self.outcome == TOO_SLOW:
             low = self.curve[0]
+            if math.isnan(low.attainment):
+                return f"no knee: no request is feasible: {idle_words(study)}"
             return (
                 f"no knee: at {low.rate_per_s:.3g} {unit} already {study.reference.label} meets the objectives of "
                 f"only {low.attainment:.1%} of feasible requests ({low.infeasible_share:.1%} of all are infeasible)"
             )
         return f"no knee: {share} are served well up to {self.curve[-1].rate_per_s:.4g} {unit}, the highest rate tried"
+
+
+def idle_words(study: Study) -> str:
+    """What requests take on an idle cluster at best, against their objectives: medians of a validation window."""
+    import numpy as np
+
+    from envs.cluster.result import idle_latency
+    from envs.cluster.simulator import build_problem
+
+    trace = study.trace.window("validation", study.knee.windows, 0, study.lead_in).trace
+    problem = build_problem(trace, study.cluster, study.slo)
+    parts = []
+    for name, idle_s in zip(("ttft", "tpot"), idle_latency(problem), strict=True):
+        slo_s = problem.requests[f"slo_{name}_s"]
+        idle, objective = float(np.median(idle_s)), float(np.median(slo_s))
+        over = float((idle_s > slo_s).mean())
+        took = f"{1e3 * idle:.3g} ms" if math.isfinite(idle) else "beyond reach (requests fit no worker)"
+        parts.append(
+            f"{name.upper()} is {took} against an objective of {1e3 * objective:.3g} ms (missed by {over:.1%})"
+        )
+    return f"on an idle cluster the median {', '.join(parts)}"
 
 
 def find_knee(study: Study, runner: Runner) -> Knee:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 
@@ -64,6 +65,19 @@ def test_windows_without_a_feasible_request_have_no_say(study, tmp_path):
     knee, _ = search(study, tmp_path, lambda scale: None)
     assert knee.outcome == "too slow"
     assert math.isnan(knee.curve[0].attainment)
+
+
+def test_where_nothing_is_feasible_the_idle_cluster_is_held_against_the_objectives(tmp_path):
+    words = ["trace=default", "slo.tpot_s=0.001", "slo.ttft_base_s=9"]
+    made = study_from(compose_config("compare", words), "compare")
+    knee, _ = search(made, tmp_path, lambda scale: None)
+    text = knee.sentence(made)
+    assert text.startswith("no knee: no request is feasible: on an idle cluster the median TTFT is ")
+    assert "against an objective of 9" in text  # milliseconds, a share of it by the prompt
+    assert re.search(r"TPOT is \d+(\.\d+)? ms against an objective of 1 ms \(missed by 100.0%\)", text)
+    assert "nan" not in text
+    with pytest.raises(ResearchError, match=r"no request is feasible.*give rate_per_s"):
+        scales(made, knee)
 
 
 def test_a_knee_is_searched_once(study, tmp_path):
