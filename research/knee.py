@@ -85,9 +85,7 @@ def idle_words(study: Study) -> str:
         idle, objective = float(np.median(idle_s)), float(np.median(slo_s))
         over = float((idle_s > slo_s).mean())
         took = f"{1e3 * idle:.3g} ms" if math.isfinite(idle) else "beyond reach (requests fit no worker)"
-        parts.append(
-            f"{name.upper()} is {took} against an objective of {1e3 * objective:.3g} ms (missed by {over:.1%})"
-        )
+        parts.append(f"{name.upper()} is {took} against an objective of {1e3 * objective:.3g} ms ({over:.1%} miss it)")
     return f"on an idle cluster the median {', '.join(parts)}"
 
 
@@ -161,7 +159,10 @@ def scales(study: Study, knee: Knee | None) -> list[tuple[float, float, float]]:
         return [(rate / at, rate, rate / own) for rate in study.rates_per_s]
     assert knee is not None
     if knee.rate_per_s is None:
-        raise ResearchError(f"{knee.sentence(study)}. load needs a knee: give rate_per_s=[...] instead, or another slo")
+        # At given rates nothing would be any better where even an idle cluster is too slow.
+        lost = math.isnan(knee.curve[0].attainment)
+        way = "give another slo or other hardware" if lost else "give rate_per_s=[...] instead, or another slo"
+        raise ResearchError(f"{knee.sentence(study)}. load needs a knee: {way}")
     return [(load, load * knee.rate_per_s, load * knee.rate_per_s / own) for load in study.loads]
 
 

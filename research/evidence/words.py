@@ -55,7 +55,9 @@ def verdict(winner: Mapping[str, Any], unit: str) -> str:
     value, leader, second = winner["estimate"], winner["leader"], winner["runner_up"]
     if second is None:
         return f"{where}: only {leader} is ranked, goodput {sig(value)}/s."
-    gap = f"{sig(second['estimate'], '+')}/s ({relative(second['relative'])})"
+    gap = f"{sig(second['estimate'], '+')}/s"
+    if math.isfinite(second["relative"]):  # no share of a runner-up that serves nothing
+        gap += f" ({relative(second['relative'])})"
     interval = f"[{sig(second['low'], '+')}, {sig(second['high'], '+')}]"
     level = f"{second['confidence']:.3g}".rstrip("0")
     if winner["proven"]:

@@ -115,6 +115,13 @@ def test_robustness_is_told():
     assert any("guard still leads with the predictor 20% off" in line for line in lines)
 
 
+def test_no_share_is_told_of_a_runner_up_that_serves_nothing():
+    none = Cell("none", 1.0, 10.0, 0.0, tuple(range(8)), ({"goodput_per_s": 0.0},) * 8)
+    text = words.verdict(summary.winners([cell("guard", 8.0), none], "tight")[0], "requests")
+    assert "/s over none; paired interval [" in text
+    assert "nan" not in text
+
+
 def test_figures_in_words_have_three_digits():
     assert [words.sig(v) for v in (26.0, 0.4163, 1234.5, 0.0)] == ["26.0", "0.416", "1234", "0.00"]
     assert words.sig(2.5, "+") == "+2.50"
