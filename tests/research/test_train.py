@@ -137,7 +137,7 @@ def test_the_command_leaves_policy_curve_and_an_honest_table(tmp_path):
     )
     assert start["training"]["trace_sha256"] == policy["training"]["trace_sha256"]
     assert json.loads((tmp_path / "summary.json").read_text())["training"]["decisions"] == 2048
-    assert {row["policy"] for row in summary["rows"]} == {"learned", "learned_start", "round_robin", "guard"}
+    assert {row["policy"] for row in summary["rows"]} == {"learned", "learned_start", "random", "round_robin", "guard"}
     with (tmp_path / "curve.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [int(row["decisions"]) for row in rows] == [0, 1024, 2048, 2048]
