@@ -186,7 +186,10 @@ def notes(study: Study, summary: Mapping[str, Any]) -> str:
     ]
     shares = [r["estimate"] for r in summary["rows"] if r["metric"] == "infeasible_share" and r["estimate"] is not None]
     if shares and max(shares) > 0:
-        lines.append(f"Infeasible requests (an idle cluster with a perfect prefix cache would miss their objectives too): {max(shares):.1%}.")
+        lines.append(
+            "Infeasible requests (an idle cluster with a perfect prefix cache would miss their objectives too): "
+            f"{max(shares):.1%}."
+        )
     if summary["unranked"]:
         lines.append("* not ranked on this trace.")
     return "\n".join(lines)
