@@ -262,7 +262,10 @@ def _trace(plain: Mapping[str, Any]) -> TraceChoice:
     path, name = trace.get("path"), trace.get("name")
     if path is None and name is None:
         raise ResearchError("trace: expected trace=NAME, or trace.path=FILE (and trace.format=FORMAT)")
-    options = tuple(sorted((str(k), v) for k, v in (trace.get("options") or {}).items()))
+    given = trace.get("options") or {}
+    if not isinstance(given, Mapping):
+        raise ResearchError(f"trace.options={given}: expected trace.options.NAME=VALUE")
+    options = tuple(sorted((str(k), v) for k, v in given.items()))
     return TraceChoice(
         name=str(path) if path is not None else str(name),
         format=trace.get("format") if path is not None else None,

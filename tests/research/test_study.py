@@ -78,6 +78,7 @@ def test_without_out_studies_share_their_runs(tmp_path, monkeypatch):
         ("robustness=[1.0]", "robustness=1.0: expected a number above 0.0 and below 1.0"),
         ("measure.skip_first=1", "measure.skip_first=1"),
         ("measure={skip_first: 0.6, skip_last: 0.5, lead_in: 1}", "expected a sum below 1"),
+        ("trace.options=7", "trace.options.NAME=VALUE"),
         ("measure.lead_in=-1", "measure.lead_in=-1"),
         ("knee.attainment=1.5", "knee.attainment=1.5"),
         ("knee={attainment: 0.9, lowest: 2, highest: 1, tolerance: 0.1, windows: 2}", "knee.lowest: expected less"),
