@@ -35,11 +35,8 @@ from envs.cluster.prefix_kernel import blocks_for, complete_blocks
 from envs.cluster.problem import CANCELLED, FAILED, PENDING, REJECTED, TOO_LARGE
 from envs.cluster.segment_kernel import catch_up
 from envs.cluster.state import (
-    ENDED,
-    IDLE,
     LOG_DISPATCHED,
     LOG_REFUSED,
-    READY,
 )
 from envs.cluster.step_kernel import step_end
 from envs.cluster.view_kernel import fill_board, fill_request, remember_route
@@ -85,7 +82,6 @@ def _end_badly(s: Any, r: int, status: int, reason: int) -> None:
     s.out[r].status = status
     s.out[r].reason = reason
     s.out[r].finish_ps = sc.now_ps
-    s.req[r].place = ENDED
     sc.n_done += 1
     if s.inp[r].session >= 0:
         s.sess[s.inp[r].session].last_end_ps = sc.now_ps
@@ -94,7 +90,6 @@ def _end_badly(s: Any, r: int, status: int, reason: int) -> None:
     while nxt >= 0:
         s.out[nxt].status = CANCELLED
         s.out[nxt].finish_ps = sc.now_ps
-        s.req[nxt].place = ENDED
         sc.n_done += 1
         sc.n_seen += 1
         nxt = s.inp[nxt].next_turn
@@ -238,7 +233,6 @@ def _end_pull(s: Any, r: int) -> None:
     unpin(s, r)
     s.wk[d].pulling -= 1
     complete_blocks(s, d, r, s.inp[r].prompt_tokens)
-    q.place = READY
     append_ready(s, d, r)
     poke(s, d)
 
@@ -341,7 +335,6 @@ def advance(s: Any, decide: Any, bind: Any) -> int:
         else:
             if s.out[r].arrival_ps < 0:
                 s.out[r].arrival_ps = time_ps
-                s.req[r].place = IDLE
                 sc.n_seen += 1
             sc.decisions += 1
             sc.asked = r

@@ -16,7 +16,6 @@ from envs.cluster.prefix_kernel import (
 )
 from envs.cluster.problem import step_ps
 from envs.cluster.segment_kernel import catch_up, growth
-from envs.cluster.state import PREFILLING, PULLING
 from envs.cluster.worker_kernel import (
     dequeue,
     preempt_last,
@@ -113,7 +112,6 @@ def _start_pull(s: Any, w: int, r: int) -> bool:
     hold_present(s, w, r, hits)
     private = blocks_for(prompt, s.win[w].block_tokens) - hits * s.win[w].node_blocks
     take(s, w, private)
-    q.place = PULLING
     s.wk[w].pulling += 1
     p = q.prefill_worker
     pulled = prompt - hits * sc.prefix_tokens
@@ -141,7 +139,6 @@ def _start_prefill(s: Any, w: int, r: int, budget: int) -> int:
     dequeue(s, w)
     hold_present(s, w, r, hits)
     take(s, w, blocks_for(tokens, s.win[w].block_tokens) - hits * s.win[w].node_blocks)
-    q.place = PREFILLING
     q.target = tokens
     q.done = hits * sc.prefix_tokens
     if s.out[r].prefill_start_ps < 0:

@@ -29,13 +29,10 @@ def _longs(names: str) -> list[tuple[str, Any]]:
     return [(name, "i8") for name in names.split()]
 
 
-# Where a request is. IDLE: not at a worker (before routing, or between workers).
-IDLE, QUEUED, PREFILLING, PINNED, PULLING, READY, DECODING, ENDED = range(8)
-
 REQUEST_STATE = _record(
     *_longs(
         # leg: 0 the prefill leg of a remote route, 1 the leg that decodes; wants: 0 a prefill, 1 a pull
-        "place leg wants binding"
+        "leg wants binding"
         " prefill_worker decode_worker local chunk_cap predicted_new"
         " q_prev q_next front"  # front: preempted, nothing passes it; links of the worker's queue or ready list
         " target done chunk held held_pinned"  # prefill: tokens wanted, computed, this step's; prefix nodes held
@@ -150,7 +147,6 @@ class Memory:
         r = problem.replicas
         delayed = prefix and problem.prefix_view == 1 and problem.kv_event_delay_ps > 0
         approximate = prefix and problem.prefix_view == 2
-        self.kv_slack = 4 * node_cap * w if delayed else 1
         self.log_slack = 4 * seqs * w + 64
         self.arrays: dict[str, NDArray[Any]] = {
             "inp": np.ascontiguousarray(problem.requests),
@@ -178,7 +174,7 @@ class Memory:
             "rep": np.zeros(r, REPLICA),
             "approx": np.full((r, w, ids), -1, np.int64) if approximate else np.zeros((1, 1, 1), np.int64),
             "index": np.zeros((w, ids), np.uint8) if delayed else np.zeros((1, 1), np.uint8),
-            "kv_log": np.zeros(4096 + 2 * self.kv_slack if delayed else 1, KV_EVENT),
+            "kv_log": np.zeros(4096 + 8 * node_cap * w if delayed else 1, KV_EVENT),
             "log": np.zeros(1, LOG),
             "tbt": np.zeros(TBT_BINS, np.int64),
             "reqv": np.zeros(1, REQUEST_DTYPE),

@@ -10,13 +10,9 @@ from envs.cluster.prefix_kernel import blocks_for, complete_blocks, release
 from envs.cluster.problem import SERVED
 from envs.cluster.segment_kernel import boundary
 from envs.cluster.state import (
-    DECODING,
-    ENDED,
     LOG_FINISHED,
     LOG_FIRST_TOKEN,
     LOG_PREFILL_DONE,
-    PINNED,
-    QUEUED,
 )
 from policies.contract import LATE
 
@@ -47,7 +43,6 @@ def poke(s: Any, w: int) -> None:
 def enqueue(s: Any, w: int, r: int) -> None:
     """Queue ``r`` by (order key, order of delivery)."""
     wk, q = s.wk[w], s.req[r]
-    q.place = QUEUED
     after = wk.q_tail
     while after >= 0 and s.req[after].front == 0 and s.req[after].order_key > q.order_key:
         after = s.req[after].q_prev
@@ -98,7 +93,6 @@ def start_decoding(s: Any, w: int, r: int, slot: int) -> None:
     wk, q, inp = s.wk[w], s.req[r], s.inp[r]
     block = s.win[w].block_tokens
     context = inp.prompt_tokens + q.emitted
-    q.place = DECODING
     q.step_base = wk.steps_done - q.emitted
     s.run[w, slot] = r
     s.fin[w, slot] = q.step_base + inp.output_tokens
@@ -145,7 +139,6 @@ def preempt_last(s: Any, w: int) -> None:
     release(s, w, r, blocks, q.held)
     q.held = 0
     q.wants = 0
-    q.place = QUEUED
     q.front = 1
     q.q_prev = -1
     q.q_next = wk.q_head
@@ -162,7 +155,6 @@ def preempt_last(s: Any, w: int) -> None:
 @njit
 def _end_turn(s: Any, r: int) -> None:
     sc, inp = s.sc[0], s.inp[r]
-    s.req[r].place = ENDED
     s.out[r].status = SERVED
     s.out[r].finish_ps = sc.now_ps
     s.out[r].emitted_tokens = inp.output_tokens
@@ -233,7 +225,6 @@ def send_to_decode(s: Any, r: int) -> None:
 def remote_prefill_done(s: Any, w: int, r: int) -> None:
     """A remote prefill ended on ``w``: its blocks stay pinned until they are pulled."""
     sc, q, inp = s.sc[0], s.req[r], s.inp[r]
-    q.place = PINNED
     q.held_pinned, q.held = q.held, 0
     s.wk[w].pinned_blocks += blocks_for(inp.prompt_tokens, s.win[w].block_tokens)
     s.ctr[inp.replica, w].prefill_requests -= 1
