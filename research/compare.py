@@ -14,6 +14,8 @@ from omegaconf import DictConfig
 from research.cli import run_command
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
 
     from research.conduct import Conducted
@@ -47,10 +49,21 @@ def present(config: DictConfig, command: str) -> dict[str, Any]:
     done = conduct(study, console)
     summary = summarise(study, done)
     runs.write_json(study.out / "summary.json", summary)
+    report, tracked = show(study, summary, console)
+    seconds = time.perf_counter() - start
+    console.print()
+    console.print(ending(study, done, report, tracked, seconds, summary), highlight=False, soft_wrap=True)
+    return summary
+
+
+def show(study: Study, summary: Mapping[str, Any], console: Console) -> tuple[Path | None, str | None]:
+    """Print a finished study, write its report, track it; returns the report and where it is tracked, if at all."""
+    from research.evidence import table
+
     console.print()
     for part in table.comparison_tables(summary, console.width):
         console.print(part)
-    if command == "evaluate":
+    if study.command == "evaluate":
         console.print()
         console.print(table.detail_table(summary, study.policies[0].label))
     console.print(notes(study, summary), highlight=False)
@@ -62,11 +75,7 @@ def present(config: DictConfig, command: str) -> dict[str, Any]:
         from research.report import write_report
 
         report = write_report(study.out, study.store)
-    tracked = track(study, summary, console)
-    seconds = time.perf_counter() - start
-    console.print()
-    console.print(ending(study, done, report, tracked, seconds, summary), highlight=False, soft_wrap=True)
-    return summary
+    return report, track(study, summary, console)
 
 
 def introduction(study: Study) -> str:

@@ -64,19 +64,7 @@ def train(config: DictConfig) -> dict[str, Any]:
     done = conduct(study, console)
     summary = compare.summarise(study, done) | {"training": told}
     runs.write_json(study.out / "summary.json", summary)
-    console.print()
-    for part in table.comparison_tables(summary, console.width):
-        console.print(part)
-    console.print(compare.notes(study, summary), highlight=False)
-    console.print()
-    for line in summary["words"]:
-        console.print(line, highlight=False, soft_wrap=True)
-    report = None
-    if study.report:
-        from research.report import write_report
-
-        report = write_report(study.out, study.store)
-    tracked = compare.track(study, summary, console)
+    report, tracked = compare.show(study, summary, console)
     if tracked is not None:
         from research.training.record import log_training
 
