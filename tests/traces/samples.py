@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import polars as pl
+
+from traces import load_trace
+from traces.readers import canonical
 
 AZURE_HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
 AZURE = [
@@ -76,3 +81,19 @@ def write(folder: Path, name: str, data: bytes) -> Path:
     path = folder / name
     path.write_bytes(data)
     return path
+
+
+def _canonical() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        canonical.write(load_trace("default").windows(200)[0], Path(folder) / "x.parquet")
+        return (Path(folder) / "x.parquet").read_bytes()
+
+
+VALID: dict[str, list[bytes]] = {
+    "azure": [azure_csv()],
+    "mooncake": [mooncake_jsonl()],
+    "agentic": [parquet(agentic_frame())],
+    "table": [TABLE.encode()],
+    "pdgym": [_canonical()],
+}
+OPTIONS: dict[str, dict[str, Any]] = {"agentic": {"zero_output": "one"}, "azure": {"sort": True}}

@@ -1,9 +1,15 @@
-"""Whatever the bytes, a reader gives a trace or a TraceError."""
+"""Whatever the bytes, a reader gives a trace or a TraceError.
+
+Every format brings valid files: ``VALID`` (format name -> files) and, if it needs them, ``OPTIONS`` (format name ->
+reader options) of a module ``tests/traces/samples*.py``.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import gzip
+import importlib
+import pkgutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -13,25 +19,16 @@ import zstandard
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tests.traces.samples import TABLE, agentic_frame, azure_csv, mooncake_jsonl, parquet
 from traces import Trace, TraceError, load_trace
-from traces.readers import canonical
 from traces.readers.registry import FORMATS
 
-
-def _canonical() -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        canonical.write(load_trace("default").windows(200)[0], Path(folder) / "x.parquet")
-        return (Path(folder) / "x.parquet").read_bytes()
-
-
-VALID: dict[str, bytes] = {
-    "azure": azure_csv(),
-    "mooncake": mooncake_jsonl(),
-    "agentic": parquet(agentic_frame()),
-    "table": TABLE.encode(),
-    "pdgym": _canonical(),
-}
+VALID: dict[str, list[bytes]] = {}
+OPTIONS: dict[str, dict[str, Any]] = {}
+for found in pkgutil.iter_modules([str(Path(__file__).parent)]):
+    if found.name.startswith("samples"):
+        module = importlib.import_module(f"tests.traces.{found.name}")
+        VALID |= module.VALID
+        OPTIONS |= getattr(module, "OPTIONS", {})
 WORDS = [
     b"nan",
     b"-1",
@@ -48,7 +45,6 @@ WORDS = [
     b"}",
     b"0",
 ]
-OPTIONS: dict[str, dict[str, Any]] = {"agentic": {"zero_output": "one"}, "azure": {"sort": True}}
 
 Edit = tuple[float, int, bytes]
 edits = st.lists(
@@ -85,13 +81,20 @@ def test_random_bytes(name: str, data: bytes, pack: Any) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-@given(changes=edits)
+@given(changes=edits, data=st.data())
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
-def test_mutated_files(name: str, changes: list[Edit]) -> None:
-    attempt(name, apply(VALID[name], changes))
+def test_mutated_files(name: str, changes: list[Edit], data: st.DataObject) -> None:
+    attempt(name, apply(data.draw(st.sampled_from(VALID[name])), changes))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_samples_are_valid(name: str, tmp_path: Path) -> None:
+    for number, data in enumerate(VALID[name]):
+        (tmp_path / str(number)).write_bytes(data)
+        assert len(load_trace(tmp_path / str(number), format=name, **OPTIONS.get(name, {})))
 
 
 @given(changes=edits, pack=st.sampled_from([gzip.compress, zstandard.compress]))
 @settings(max_examples=60)
 def test_mutated_archives(changes: list[Edit], pack: Any) -> None:
-    attempt("azure", apply(pack(VALID["azure"]), changes))
+    attempt("azure", apply(pack(VALID["azure"][0]), changes))

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from traces.check import MAX_TOKENS
 from traces.errors import nearest
 from traces.readers.columns import Table, parquet_table
+from traces.readers.format import Format
 from traces.readers.repair import zero_outputs
 from traces.source import Source
 from traces.trace import Trace
@@ -311,3 +312,6 @@ def _arrivals(frame: pl.DataFrame, rate: float, seed: int) -> tuple[NDArray[np.f
 def sniff(name: str, head: bytes) -> bool:
     """True if it is a Parquet file called as the derived table is."""
     return head.startswith(b"PAR1") and name.endswith("requests.derived.parquet")
+
+
+FORMAT = Format("agentic", read, sniff, "coding-agent sessions, derived Parquet, closed loop")

@@ -10,6 +10,7 @@ import numpy as np
 
 from traces.check import MAX_TOKENS
 from traces.readers.columns import csv_table
+from traces.readers.format import Format
 from traces.readers.repair import zero_outputs
 from traces.source import Source
 from traces.trace import Trace
@@ -50,3 +51,6 @@ def sniff(name: str, head: bytes) -> bool:
     """True if the header is that of an Azure trace."""
     first = head.split(b"\n", 1)[0].decode("utf-8", "replace")
     return [field.strip().lstrip("\ufeff") for field in first.split(",")] == list(COLUMNS)
+
+
+FORMAT = Format("azure", read, sniff, "Azure 2023 CSV: TIMESTAMP, ContextTokens, GeneratedTokens")

@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 
 from traces.readers.columns import parquet_table
+from traces.readers.format import Format
 from traces.source import Source
 from traces.trace import Trace
 
@@ -112,3 +113,6 @@ def _head(source: Source) -> dict[str, Any]:
 def sniff(name: str, head: bytes) -> bool:
     """True for a Parquet file: the metadata are at its end, and reading says if they are not ours."""
     return head.startswith(b"PAR1")
+
+
+FORMAT = Format("pdgym", read, sniff, "the project's own Parquet")

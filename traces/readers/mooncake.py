@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from traces.check import MAX_TOKENS
 from traces.readers import jsonl
 from traces.readers.columns import order_of
+from traces.readers.format import Format
 from traces.readers.repair import zero_outputs
 from traces.sessions import chains_with_output, link_by_prefix, think_times
 from traces.source import Source
@@ -178,3 +179,6 @@ def sniff(name: str, head: bytes) -> bool:
     """True if the first line is a JSON object with Mooncake's fields."""
     first = head.split(b"\n", 1)[0]
     return first.lstrip().startswith(b"{") and all(f'"{field}"'.encode() in first for field in FIELDS)
+
+
+FORMAT = Format("mooncake", read, sniff, "Mooncake JSONL: 512-token prefix hash ids, ms stamps")

@@ -1,50 +1,25 @@
-"""The formats that can be read: a name, a reader, and how a file shows that it is one."""
+"""The formats that can be read. The ``FORMAT`` of a reader module says what it is called and how it is recognised."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
+import importlib
 
 from traces.errors import TraceError, nearest
-from traces.readers import agentic, azure, canonical, mooncake, table
+from traces.readers.format import Format
 from traces.source import Source
 from traces.trace import Trace
 
-HEAD_BYTES = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Format:
-    """One format.
-
-    Attributes:
-        name: what ``format=`` takes.
-        read: ``read(source, **options) -> Trace``; its keyword arguments are the options.
-        sniff: ``sniff(file name, first bytes) -> bool``.
-        summary: one line.
-    """
-
-    name: str
-    read: Callable[..., Trace]
-    sniff: Callable[[str, bytes], bool]
-    summary: str
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        """Names of the options."""
-        return tuple(name for name, p in inspect.signature(self.read).parameters.items() if p.kind is p.KEYWORD_ONLY)
-
+MODULES = (
+    "azure",
+    "mooncake",
+    "agentic",
+    "table",
+    "canonical",
+)
+"""Reader modules, in the order in which they are asked whether a file is theirs: the strictest first."""
 
 FORMATS: dict[str, Format] = {
-    f.name: f
-    for f in (
-        Format("azure", azure.read, azure.sniff, "Azure 2023 CSV: TIMESTAMP, ContextTokens, GeneratedTokens"),
-        Format("mooncake", mooncake.read, mooncake.sniff, "Mooncake JSONL: 512-token prefix hash ids, ms stamps"),
-        Format("agentic", agentic.read, agentic.sniff, "coding-agent sessions, derived Parquet, closed loop"),
-        Format("table", table.read, table.sniff, "any CSV or Parquet through a column map"),
-        Format("pdgym", canonical.read, canonical.sniff, "the project's own Parquet"),
-    )
+    form.name: form for form in (importlib.import_module(f"traces.readers.{name}").FORMAT for name in MODULES)
 }
 
 
@@ -57,12 +32,12 @@ def get_format(name: str, file: str = "format") -> Format:
 
 
 def guess_format(source: Source) -> Format:
-    """The first format that recognises the file."""
+    """The first format that recognises the input."""
     for candidate in FORMATS.values():
-        if candidate.sniff(source.path.name, source.data[:HEAD_BYTES]):
+        if candidate.sniff(source.path.name, source.head):
             return candidate
     raise source.error(
-        f"a known format; say which with trace.format=, one of {', '.join(FORMATS)}", value=source.data[:40]
+        f"a known format; say which with trace.format=, one of {', '.join(FORMATS)}", value=source.head[:40]
     )
 
 

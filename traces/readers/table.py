@@ -16,6 +16,7 @@ import polars as pl
 from traces.check import BY_NAME, COLUMNS, MAX_TOKENS, Column
 from traces.errors import nearest
 from traces.readers.columns import Table, table
+from traces.readers.format import Format
 from traces.readers.repair import zero_outputs
 from traces.readers.stamps import UNITS, Stamps, read_stamps
 from traces.sessions import growing_chains
@@ -218,3 +219,6 @@ def sniff(name: str, head: bytes) -> bool:
     """True if the header has the three columns that a trace needs, under their own names."""
     first = head.split(b"\n", 1)[0].decode("utf-8", "replace").lstrip("\ufeff")
     return set(_REQUIRED) <= {field.strip().strip('"') for field in first.split(",")}
+
+
+FORMAT = Format("table", read, sniff, "any CSV or Parquet through a column map")

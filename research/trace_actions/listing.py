@@ -1,0 +1,38 @@
+"""``action=list``: the public traces, and which are at hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+
+def run(config: DictConfig, out: Path) -> dict[str, Any]:
+    """Print the catalogue."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from traces.catalog import ENTRIES, find_file
+    from traces.errors import TraceError
+
+    table = Table("trace", "format", "licence", "at hand", "source")
+    rows = {}
+    for entry in ENTRIES.values():
+        try:
+            file = str(find_file(entry, config.data_dir))
+        except TraceError:
+            file = ""
+        table.add_row(entry.name, entry.format, entry.licence, "yes" if file else "no", entry.source)
+        rows[entry.name] = {
+            "format": entry.format,
+            "file": file or None,
+            "source": entry.source,
+            "licence": entry.licence,
+            "citation": entry.citation,
+            "oddities": list(entry.oddities),
+            "cuts_s": entry.cuts_s,
+        }
+    Console().print(table)
+    return rows
