@@ -27,6 +27,9 @@ ACTIONS = {
 }
 """Action -> module of research.trace_actions, loaded when asked for."""
 
+COMMON = ("action", "trace", "data_dir", "out")
+"""Settings of every action. The others are null unless given, and each action lists its own as ``KEYS``."""
+
 SUMMARY = "List traces (action=list), print a trace's statistics (describe), make the shipped trace again (default)."
 EXAMPLES = (
     "action=list",
@@ -48,10 +51,20 @@ def run(config: DictConfig) -> None:
         raise ResearchError(f"action={action}: expected one of {', '.join(ACTIONS)}{nearest(action, list(ACTIONS))}")
     out = Path(config.out if config.out is not None else f"results/traces-{action}")
     module = importlib.import_module(f"research.trace_actions.{ACTIONS[action]}")
+    _refuse_idle_keys(config, action, module.KEYS)
     summary = module.run(config, out)
     out.mkdir(parents=True, exist_ok=True)
     (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     print(f"summary: {out / 'summary.json'}")
+
+
+def _refuse_idle_keys(config: DictConfig, action: str, keys: Sequence[str]) -> None:
+    """A setting that the action does not read is a mistake, not a wish to be passed over."""
+    for key in config:
+        if key not in COMMON and key not in keys and config[key] is not None:
+            raise ResearchError(
+                f"{key}={config[key]}: action={action} takes no {key}; it takes {', '.join(keys) or 'none'}"
+            )
 
 
 if __name__ == "__main__":

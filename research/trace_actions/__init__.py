@@ -1,1 +1,3 @@
-"""What ``research.traces`` can do: one file an action, each with ``run(config, out) -> figures for summary.json``."""
+"""What ``research.traces`` can do: one file an action, each with ``KEYS``, the settings it reads, and
+``run(config, out) -> figures for summary.json``.
+"""

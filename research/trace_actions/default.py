@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+KEYS: tuple[str, ...] = ("refit",)
+
 
 def run(config: DictConfig, out: Path) -> dict[str, Any]:
     """Draw the default trace, from its numbers or from numbers fitted anew."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+KEYS: tuple[str, ...] = ()
+
 
 def run(config: DictConfig, out: Path) -> dict[str, Any]:
     """Print the statistics of one trace."""
