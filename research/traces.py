@@ -60,11 +60,11 @@ def run(config: DictConfig) -> None:
 
 def _refuse_idle_keys(config: DictConfig, action: str, keys: Sequence[str]) -> None:
     """A setting that the action does not read is a mistake, not a wish to be passed over."""
-    for key in config:
+    for key in map(str, config):
         if key not in COMMON and key not in keys and config[key] is not None:
-            raise ResearchError(
-                f"{key}={config[key]}: action={action} takes no {key}; it takes {', '.join(keys) or 'none'}"
-            )
+            takes = ", ".join(keys) or "none of its own"
+            raise ResearchError(f"{key}={config[key]}: action={action} takes no {key}; settings it takes: {takes}")
+
 
 
 if __name__ == "__main__":

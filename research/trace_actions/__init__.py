@@ -1,3 +1,4 @@
-"""What ``research.traces`` can do: one file an action, each with ``KEYS``, the settings it reads, and
-``run(config, out) -> figures for summary.json``.
+"""What ``research.traces`` can do, one file an action.
+
+Each has ``KEYS``, the settings it reads, and ``run(config, out) -> figures for summary.json``.
 """
