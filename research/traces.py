@@ -66,6 +66,5 @@ def _refuse_idle_keys(config: DictConfig, action: str, keys: Sequence[str]) -> N
             raise ResearchError(f"{key}={config[key]}: action={action} takes no {key}; settings it takes: {takes}")
 
 
-
 if __name__ == "__main__":
     raise SystemExit(main())
