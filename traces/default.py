@@ -25,8 +25,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from traces.arrivals.gaps import Gaps, choose_gaps
 from traces.errors import TraceError
-from traces.laws import Copula, Quantiles, Renewal, choose_renewal
+from traces.laws import Copula, Quantiles
 from traces.trace import Trace
 
 FIT_FILE = Path(__file__).parent / "data" / "default_fit.yaml"
@@ -59,7 +60,7 @@ class DefaultFit:
         sources: where each part comes from.
     """
 
-    arrivals: Renewal
+    arrivals: Gaps
     log_likelihood: Mapping[str, float]
     prompt_tokens: Quantiles
     output_tokens: Quantiles
@@ -84,7 +85,7 @@ def fit_default(data_dir: str | Path | None = None) -> DefaultFit:
     azure = zones(load_trace("azure_conv", data_dir=data_dir))
     mooncake = zones(load_trace("mooncake_conversation", data_dir=data_dir))["train"]
     train, held_out = (np.diff(azure[zone].frame["arrival_s"].to_numpy()) for zone in ("train", "validation"))
-    arrivals, scores = choose_renewal(train, held_out)
+    arrivals, scores = choose_gaps(train, held_out)
     frame = azure["train"].frame
     prompt, output = frame["prompt_tokens"].to_numpy(), frame["output_tokens"].to_numpy()
 
@@ -99,7 +100,7 @@ def fit_default(data_dir: str | Path | None = None) -> DefaultFit:
     first = mooncake.frame.filter(pl.col("turn") == 1)["prompt_tokens"]
     scale = float(prompt.mean() / first.to_numpy().mean())
     return DefaultFit(
-        arrivals=Renewal(arrivals.family, round(arrivals.mean_s, 6), round(arrivals.shape, 4)),
+        arrivals=Gaps(arrivals.family, round(arrivals.mean_s, 6), round(arrivals.shape, 4)),
         log_likelihood={family: round(score, 4) for family, score in scores.items()},
         prompt_tokens=Quantiles.fit(prompt),
         output_tokens=Quantiles.fit(output),
@@ -220,7 +221,7 @@ def read_fit(path: str | Path = FIT_FILE) -> DefaultFit:
     try:
         raw = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
         return DefaultFit(
-            arrivals=Renewal(**raw["arrivals"]),
+            arrivals=Gaps(**raw["arrivals"]),
             log_likelihood=dict(raw["log_likelihood"]),
             lengths=Copula(tuple(map(tuple, raw["lengths"]["counts"]))),
             turns=tuple(raw["turns"]),

@@ -7,9 +7,10 @@ import polars as pl
 import pytest
 
 from traces import TraceError, load_trace
+from traces.arrivals.gaps import Gaps, choose_gaps, fit_gaps
 from traces.default import FIT_FILE, TRACE_FILE, default_trace, fit_default, read_fit, write_fit
 from traces.describe import ideal_hit_share
-from traces.laws import LEVELS, Copula, Quantiles, Renewal, choose_renewal, fit_renewal
+from traces.laws import LEVELS, Copula, Quantiles
 from traces.readers import canonical
 
 
@@ -76,10 +77,10 @@ def test_the_shipped_numbers_are_what_the_public_data_give(public_data: Path) ->
 
 def test_a_renewal_fit_finds_its_law_again() -> None:
     rng = np.random.default_rng(5)
-    for law in (Renewal("gamma", 0.2, 0.6), Renewal("weibull", 0.2, 0.7), Renewal("poisson", 0.2, 1.0)):
+    for law in (Gaps("gamma", 0.2, 0.6), Gaps("weibull", 0.2, 0.7), Gaps("poisson", 0.2, 1.0)):
         sample = law.draw(60_000, rng)
         assert sample.mean() == pytest.approx(law.mean_s, rel=0.03)
-        again = fit_renewal(law.family, sample)
+        again = fit_gaps(law.family, sample)
         assert again.shape == pytest.approx(law.shape, rel=0.03)
         assert again.mean_s == pytest.approx(law.mean_s, rel=0.03)
 
@@ -87,8 +88,8 @@ def test_a_renewal_fit_finds_its_law_again() -> None:
 @pytest.mark.parametrize("family", ["gamma", "weibull"])
 def test_the_family_is_chosen_by_held_out_likelihood(family: str) -> None:
     rng = np.random.default_rng(6)
-    law = Renewal(family, 0.2, 0.4)
-    chosen, scores = choose_renewal(law.draw(20_000, rng), 3 * law.draw(20_000, rng))
+    law = Gaps(family, 0.2, 0.4)
+    chosen, scores = choose_gaps(law.draw(20_000, rng), 3 * law.draw(20_000, rng))
     assert chosen.family == family
     assert scores[family] > scores["poisson"] + 0.1
 

@@ -1,0 +1,1 @@
+"""Arrival laws, fitted from a trace and chosen by held-out likelihood."""
