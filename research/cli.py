@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_module
@@ -121,7 +122,13 @@ def help_text(name: str, summary: str, examples: Sequence[str]) -> str:
 
 
 def _group_words(group: str) -> list[str]:
-    return ["<n>p<m>d", "colocated<n>", "split<n>", "FILE.yaml"] if group == "cluster" else options(group)
+    if group == "cluster":
+        return ["<n>p<m>d", "colocated<n>", "split<n>", "FILE.yaml"]
+    if group == "trace":
+        from traces.entries import ENTRIES
+
+        return [*ENTRIES, "FILE"]
+    return options(group)
 
 
 def _show(config: DictConfig, key: str) -> str:
@@ -159,7 +166,7 @@ def _parse(word: str) -> Override:
 
 
 def _rewrite(override: Override) -> str:
-    """A cluster that has no file becomes a value; keys of an open mapping may be new; group values are checked."""
+    """Clusters and traces without a file become values; keys of open mappings may be new; group values are checked."""
     key, line = override.key_or_group, str(override.input_line)
     names = options(key)
     if not names:
@@ -174,6 +181,14 @@ def _rewrite(override: Override) -> str:
         if LAYOUT.match(text) or text.endswith((".yaml", ".yml")):
             return f"cluster.name={_quote(text)}"
         raise ResearchError(f"cluster={text}: expected {', '.join(_group_words(key))}, with n and m such as in 2p2d")
+    if key == "trace":
+        from traces.entries import ENTRIES
+
+        names = list(ENTRIES)
+        if text in names:
+            return f"trace.name={_quote(text)}"
+        if "/" in text or Path(text).is_file():
+            return f"trace.path={_quote(text)}"
     raise ResearchError(f"unknown {key} {text!r}{nearest(text, names)}: expected one of {', '.join(names)}")
 
 

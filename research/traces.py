@@ -1,6 +1,7 @@
 """``python -m research.traces``: list, fetch and describe traces, fit and draw them, hash prompts.
 
 python -m research.traces action=list
+python -m research.traces action=fetch trace=azure_conv [mirror=URL]
 python -m research.traces action=describe trace=mooncake_conversation out=DIR
 python -m research.traces action=describe trace.path=my.csv trace.format=table trace.options.context=grows
 python -m research.traces action=default out=DIR [refit=true]
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 ACTIONS = {
     "list": "listing",
+    "fetch": "fetching",
     "describe": "describing",
     "default": "default",
 }
@@ -30,9 +32,10 @@ ACTIONS = {
 COMMON = ("action", "trace", "data_dir", "out")
 """Settings of every action. The others are null unless given, and each action lists its own as ``KEYS``."""
 
-SUMMARY = "List traces (action=list), print a trace's statistics (describe), make the shipped trace again (default)."
+SUMMARY = "Public traces and your own: list, fetch, describe, convert, fit and generate, one action a call."
 EXAMPLES = (
     "action=list",
+    "action=fetch trace=azure_conv",
     "action=describe trace=mooncake_conversation",
     "action=describe trace.path=my.csv trace.format=table trace.options.columns.prompt_tokens=my_col",
     "action=default out=DIR",

@@ -1,7 +1,8 @@
 """An input as bytes: a file, a compressed file, a tar archive or a folder; found, unpacked, hashed, or one clear error.
 
-gzip, zstd and tar are recognised by their first bytes, whatever the file is called. A member of an archive is named
-by a path that goes on inside it (``traces.tar.zst/trace_0001.json``). An archive of one file is that file.
+gzip, zstd and tar are recognised by their first bytes, whatever the file is called. A member of an archive, or a folder
+in it, is named by a path that goes on inside it (``traces.tar.zst/trace_0001.json``). An archive of one file is that
+file.
 """
 
 from __future__ import annotations
@@ -77,9 +78,10 @@ class Source:
 
     @cached_property
     def holds_many(self) -> bool:
-        """True for a tar archive (as a whole) and for a folder."""
+        """True for a tar archive, a folder, and a folder inside an archive."""
         if self.member is not None:
-            return False
+            names = [name for name, _ in self._archived(lambda name: False)]
+            return self.member not in names and any(name.startswith(f"{self.member}/") for name in names)
         if self.file.is_dir():
             return True
         with _unpacked(self.file) as stream:
@@ -117,11 +119,12 @@ class Source:
             TraceError: a damaged archive, or none with such a name.
         """
         some = False
-        found = self._in_folder(wanted) if self.file.is_dir() else self._archived(wanted)
+        inside = "" if self.member is None else f"{self.member}/"
+        found = self._in_folder(wanted) if self.file.is_dir() else self._archived(lambda n: _under(n, inside, wanted))
         for name, data in found:
             if data is not None:
                 some = True
-                yield name, data
+                yield name.removeprefix(inside), data
         if not some:
             raise self.error("at least one file that this format reads in it", value="none")
 
@@ -196,6 +199,10 @@ def read_source(path: str | Path) -> Source:
             raise
         raise TraceError(file=path, value=str(error), expected="a readable file") from error
     return Source(path, path)
+
+
+def _under(name: str, folder: str, wanted: Callable[[str], bool]) -> bool:
+    return name.startswith(folder) and wanted(name.removeprefix(folder))
 
 
 def _hidden(name: str) -> bool:

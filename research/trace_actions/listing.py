@@ -19,22 +19,28 @@ def run(config: DictConfig, out: Path) -> dict[str, Any]:
     from traces.catalog import ENTRIES, find_file
     from traces.errors import TraceError
 
-    table = Table("trace", "format", "licence", "at hand", "source")
+    table = Table("trace", "format", "licence", "at hand", "from")
     rows = {}
     for entry in ENTRIES.values():
         try:
             file = str(find_file(entry, config.data_dir))
         except TraceError:
             file = ""
-        table.add_row(entry.name, entry.format, entry.licence, "yes" if file else "no", entry.source)
+        at_hand = "yes" if file else "fetch" if entry.url else "no"
+        table.add_row(entry.name, entry.format, entry.licence, at_hand, entry.source.split(" : ")[0])
         rows[entry.name] = {
             "format": entry.format,
             "file": file or None,
             "source": entry.source,
+            "url": entry.url,
             "licence": entry.licence,
             "citation": entry.citation,
             "oddities": list(entry.oddities),
+            "sha256": dict(entry.sha256),
             "cuts_s": entry.cuts_s,
         }
     Console().print(table)
+    print(
+        "what to cite and to know of each is in the summary; fetch: python -m research.traces action=fetch trace=NAME"
+    )
     return rows

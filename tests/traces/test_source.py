@@ -47,6 +47,15 @@ def test_members_are_named_by_a_path_that_goes_on(tmp_path: Path) -> None:
         load_trace(write(tmp_path, "one.csv", azure_csv()) / "b.csv")
 
 
+def test_a_folder_inside_an_archive_is_a_folder(tmp_path: Path) -> None:
+    path = write(tmp_path, "repo.tar", tar({"r/data/a/1.csv": b"1", "r/data/a/2.csv": b"2", "r/data/b/3.csv": b"3"}))
+    source = read_source(path / "r" / "data" / "a")
+    assert source.holds_many
+    assert list(source.members()) == [("1.csv", b"1"), ("2.csv", b"2")]
+    with pytest.raises(TraceError, match="a member of repo"):
+        _ = read_source(path / "r" / "data" / "c").data
+
+
 def test_members_of_an_archive_and_of_a_folder_are_alike(tmp_path: Path) -> None:
     files = {"a.json": b"1", "b/c.json": gzip.compress(b"22"), ".hidden": b"no", "z.txt": b"3"}
     for name, data in files.items():
