@@ -1,27 +1,30 @@
 """Shared by the table readers: a file as named columns, and columns as checked numbers, stamps and texts.
 
 CSV is read as text first, so that a bad value can be shown as it stands in the file. ``row`` in an error is the
-line of a CSV file (the header is line 1; exact as long as no quoted field holds a line break), or the row of a
-Parquet file counted from 1.
+line of a CSV file on which the record begins (the header is line 1), or the row of a Parquet file counted from 1.
+Large files come in pieces, each a :class:`Table`: see :mod:`traces.readers.log`.
 """
 
 from __future__ import annotations
 
+import csv
 import io
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from traces.check import row_of
-from traces.errors import nearest
+from traces.errors import TraceError, nearest
+from traces.readers import records
 from traces.source import Source
 
 PARQUET_MAGIC = b"PAR1"
 PARQUET_ENDINGS = (".parquet", ".parquet.gz", ".parquet.zst", ".pq")
-CSV_FIRST_ROW = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +35,13 @@ class Table:
         frame: (n,) rows, n >= 1.
         source: the file.
         first_row: number of row 0 in error messages.
+        line_of: number of a row in error messages, where rows are not one below the other (a quoted line break).
     """
 
     frame: pl.DataFrame
     source: Source
     first_row: int
+    line_of: Callable[[int], int] | None = None
 
     def need(self, columns: Collection[str]) -> None:
         """Raise for the first of ``columns`` that is missing, naming the nearest one that is there."""
@@ -100,7 +105,11 @@ class Table:
         """An error about row ``at`` (from 0) of a column, with the value found there."""
         found = self.frame[column][at] if column in self.frame.columns else None
         value = "nothing" if found is None else found
-        return self.source.error(expected, row=at + self.first_row, column=column, value=value)
+        return self.source.error(expected, row=self.row_number(at), column=column, value=value)
+
+    def row_number(self, at: int) -> int:
+        """Line or row of the file in which row ``at`` (from 0) begins."""
+        return at + self.first_row if self.line_of is None else self.line_of(at)
 
     def _plain(self, raw: pl.Series) -> pl.Series:
         if raw.dtype.is_numeric() or raw.dtype in (pl.String, pl.Null, pl.Categorical):
@@ -159,56 +168,96 @@ def check_utf8(source: Source) -> None:
         raise source.error("UTF-8 text", row=row, value=bad) from error
 
 
-def csv_table(source: Source) -> Table:
-    """Every column as text; a header is required.
+def csv_pieces(source: Source) -> Iterator[Table]:
+    """A CSV piece by piece, every column as text; a header is required. Each piece names its own lines in errors.
 
     Raises:
         TraceError: not UTF-8, no header, no rows, a row with too many fields, an unclosed quote.
     """
-    check_utf8(source)
-    data = source.data.rstrip()  # blank lines at the end are no records
-    if not data:
-        raise source.error("a header and at least one request", value="an empty file")
-    try:
-        frame = pl.read_csv(data, infer_schema=False).rename(str.strip)
-    except pl.exceptions.PolarsError as error:
-        raise _csv_error(source, data, error) from error
-    if frame.height == 0:
+    some = False
+    for piece in records.pieces(source):
+        some = True
+        broken = b'"' in piece.data  # only then can a record be more than a line
+        yield Table(_parse(piece, source), source, piece.line, piece.line_of if broken else None)
+    if not some:
         raise source.error("at least one request after the header", value="a header only")
-    return Table(frame, source, CSV_FIRST_ROW)
 
 
-def _csv_error(source: Source, data: bytes, error: Exception) -> Exception:
-    lines = data.decode("utf-8").splitlines()
-    width = lines[0].count(",") if lines else 0
-    for number, line in enumerate(lines, start=1):
-        if line.count('"') % 2:
-            return source.error("quotes that close on their line", row=number, value=line)
-        if line.count(",") > width and '"' not in line:
-            return source.error(f"{width + 1} fields, as in the header", row=number, value=line)
-    return source.error("comma-separated values with a header", value=str(error).splitlines()[0])
+def csv_table(source: Source) -> Table:
+    """A whole CSV, every column as text, for files of moderate size; see :func:`csv_pieces` for what it raises."""
+    pieces = list(csv_pieces(source))
+    starts = np.cumsum([0, *(piece.frame.height for piece in pieces)])
+
+    def line_of(at: int) -> int:
+        k = int(np.searchsorted(starts, at, side="right")) - 1
+        return pieces[k].row_number(at - int(starts[k]))
+
+    return Table(pl.concat([piece.frame for piece in pieces]), source, pieces[0].first_row, line_of)
 
 
-def parquet_table(source: Source) -> Table:
-    """A Parquet file as it is typed.
+def _parse(piece: records.Piece, source: Source) -> pl.DataFrame:
+    try:
+        frame = pl.read_csv(piece.header + b"\n" + piece.data, infer_schema=False)
+        return frame.rename(str.strip)
+    except pl.exceptions.PolarsError as error:
+        raise _csv_error(source, piece, error) from error
+
+
+def _csv_error(source: Source, piece: records.Piece, error: Exception) -> Exception:
+    width = len(next(csv.reader([piece.header.decode("utf-8")])))
+    lines = piece.data.decode("utf-8").split("\n")
+    before = 0
+    reader = csv.reader(io.StringIO(piece.data.decode("utf-8"), newline=""))
+    for fields in reader:
+        if len(fields) > width:
+            shown = lines[before].strip()
+            return source.error(f"{width} fields, as in the header", row=piece.line + before, value=shown)
+        before = reader.line_num
+    return source.error("comma-separated values with a header", row=piece.line, value=str(error).splitlines()[0])
+
+
+def is_parquet(source: Source) -> bool:
+    """True by its first or last bytes or by its name."""
+    if source.head.startswith(PARQUET_MAGIC) or source.path.name.lower().endswith(PARQUET_ENDINGS):
+        return True
+    return b"\0" in source.head and source.data.endswith(PARQUET_MAGIC)
+
+
+def table(source: Source) -> Table:
+    """Parquet or CSV, whole."""
+    return parquet_table(source) if is_parquet(source) else csv_table(source)
+
+
+def parquet_table(source: Source, columns: Sequence[str] | None = None) -> Table:
+    """A Parquet file as it is typed; all columns, or those named.
 
     Raises:
         TraceError: no Parquet file, a damaged one, or one without rows.
     """
-    if not source.data.startswith(PARQUET_MAGIC):
-        raise source.error("a sound Parquet file, which begins with PAR1", value=source.data[:8])
-    try:
-        frame = pl.read_parquet(io.BytesIO(source.data))
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError, MemoryError) as error:
-        what = str(error).splitlines() or [type(error).__name__]
-        raise source.error("a sound Parquet file", value=what[0]) from error
+    with sound_parquet(source) as file:
+        frame = pl.read_parquet(file, columns=None if columns is None else list(columns))
     if frame.height == 0:
         raise source.error("at least one request", value="no rows")
     return Table(frame, source, 1)
 
 
-def table(source: Source) -> Table:
-    """Parquet by its first or last bytes or by its name, else CSV."""
-    marked = source.data.startswith(PARQUET_MAGIC) or source.data.endswith(PARQUET_MAGIC)
-    named = source.path.name.lower().endswith(PARQUET_ENDINGS)
-    return parquet_table(source) if marked or named else csv_table(source)
+@contextmanager
+def sound_parquet(source: Source) -> Iterator[Path | io.BytesIO]:
+    """A Parquet file for Polars: the file itself, or its bytes where it is packed. Damage becomes a TraceError."""
+    if not source.head.startswith(PARQUET_MAGIC):
+        raise source.error("a sound Parquet file, which begins with PAR1", value=source.head[:8])
+    try:
+        yield source.file if _is_plain(source) else io.BytesIO(source.data)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError, MemoryError) as error:
+        if isinstance(error, TraceError):
+            raise
+        what = str(error).splitlines() or [type(error).__name__]
+        raise source.error("a sound Parquet file", value=what[0]) from error
+
+
+def _is_plain(source: Source) -> bool:
+    """True if the file on disk is the Parquet file, neither packed nor in an archive."""
+    if not source.file.is_file():
+        return False
+    with source.file.open("rb") as raw:
+        return raw.read(len(PARQUET_MAGIC)) == PARQUET_MAGIC
