@@ -11,6 +11,7 @@ from traces.trace import Trace
 
 MODULES = (
     "azure",
+    "bailian",
     "mooncake",
     "agentic",
     "table",
