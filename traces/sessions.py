@@ -1,4 +1,20 @@
-"""Sessions inferred from prefix chains, for logs without session ids; prefix chains assumed for logs with them.
+"""Sessions: the rules that all readers follow, in one place; and sessions inferred from prefix chains.
+
+*Who belongs together.* Session ids are believed where a log has them. Otherwise sessions are inferred from prefix
+chains (below), and the provenance gives method, parameters and the share of requests linked. Without either there
+are none.
+
+*Think time* is the gap from the end of a turn to the start of the next. A start-to-start gap holds the service time
+too, and replaying it as think time counts service twice (inference-sim/inference-sim#1478). Where a log has no end
+stamps, an assumed service time stands for them; gaps that come out negative become 0. Both are said and counted.
+
+*What of a turn is in the next one's prompt* (compaction, dropped thinking): :mod:`traces.chains`.
+
+*Sub-agents* are sessions of their own: their context is theirs, and they run beside their parent. Where the log has
+their start they begin there, else as their reader says.
+
+*Requests without output* (failed, cancelled, or not counted) are an error until ``zero_output`` says what they are.
+``drop`` is refused where turns have recorded think times: it would tear their session.
 
 Method (``link_by_prefix``). A later turn of a conversation repeats the whole earlier prompt and the answer, then
 adds to them. So request r continues request p if
@@ -9,19 +25,27 @@ adds to them. So request r continues request p if
   about one shared document fail this) and longer than p's prompt;
 * r arrives after p, by its stamp as recorded, and at most ``max_gap_s`` later;
 * p has no continuation yet. Of several candidates the one with the longest prompt in blocks wins, then the
-  latest. What finds none starts a session: a second branch of a conversation is one of its own.
+  latest; where more than 64 wait at one block, the latest 64 are looked at (time stays linear). What finds none
+  starts a session: a second branch of a conversation is one of its own.
 
 Conversations shorter than ``min_blocks`` blocks cannot be told apart and stay single: the share of linked
-requests is a lower bound.
+requests is a lower bound. Compacted and thinking-stripped turns are not linked either: their prompt repeats less.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
+
+from traces.chains import Growth, chains_with_output, growing_chains
+
+__all__ = ["Growth", "Links", "chains_with_output", "growing_chains", "link_by_prefix", "think_times"]
+
+_LOOK_BACK = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,114 +97,33 @@ def link_by_prefix(
         max_gap_s: longest time from one turn's arrival to the next one's.
     """
     n = len(chains)
+    stamp, prompt = [float(s) for s in stamp_s], [int(p) for p in prompt_tokens]
+    # A candidate's prompt and answer fit into a prompt of at least this length.
+    need = [max(p + int(o) - tolerance_tokens, p + 1) for p, o in zip(prompt, output_tokens, strict=True)]
     parent, child = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
     ends: dict[int, list[int]] = {}  # last full prompt block -> requests that end there, not continued yet
     for r, chain in enumerate(chains):
+        if len(chain) < min_blocks:
+            continue
         p = -1
-        for depth in range(len(chain), min_blocks - 1, -1):
-            waiting = ends.get(chain[depth - 1])
-            if not waiting:
+        for waiting in filter(None, map(ends.get, islice(reversed(chain), len(chain) - min_blocks + 1))):
+            if stamp[waiting[-1]] < stamp[r] - max_gap_s:  # all of them are too old, for good
+                waiting.clear()
                 continue
-            for at in range(len(waiting) - 1, -1, -1):
+            for at in range(len(waiting) - 1, max(len(waiting) - 1 - _LOOK_BACK, -1), -1):
                 q = waiting[at]
-                answered = prompt_tokens[q] + output_tokens[q] - tolerance_tokens
-                if (
-                    stamp_s[q] < stamp_s[r] <= stamp_s[q] + max_gap_s
-                    and prompt_tokens[r] > prompt_tokens[q]
-                    and prompt_tokens[r] >= answered
-                ):
+                if need[q] <= prompt[r] and stamp[r] - max_gap_s <= stamp[q] < stamp[r]:
                     p = waiting.pop(at)
                     break
             if p >= 0:
                 break
         if p >= 0:
             parent[r], child[p] = p, r
-        if len(chain) >= min_blocks:
-            ends.setdefault(chain[-1], []).append(r)
-    session, turn = np.empty(n, np.int64), np.empty(n, np.int64)
-    for r in range(n):  # parents come first
-        p = parent[r]
-        session[r], turn[r] = (session[p], turn[p] + 1) if p >= 0 else (r, 1)
+        ends.setdefault(chain[-1], []).append(r)
+    session, turn = np.arange(n), np.ones(n, np.int64)
+    for r in np.flatnonzero(parent >= 0):  # parents come first
+        session[r], turn[r] = session[parent[r]], turn[parent[r]] + 1
     return Links(parent, child, session, turn)
-
-
-def chains_with_output(
-    chains: Sequence[Sequence[int]],
-    prompt_tokens: Sequence[int],
-    output_tokens: Sequence[int],
-    child: NDArray[np.int64],
-    block_tokens: int,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """CSR chains of prompt and output: the blocks that an output completes take the next turn's ids.
-
-    They are known as far as the next turn's prompt covers them, and only if it repeats the whole prompt.
-    """
-    whole: list[Sequence[int]] = []
-    for r, chain in enumerate(chains):
-        c = int(child[r])
-        full = (prompt_tokens[r] + output_tokens[r]) // block_tokens
-        if c >= 0 and full > len(chain) and chains[c][: len(chain)] == chain:
-            chain = chains[c][:full]
-        whole.append(chain)
-    offsets = np.zeros(len(whole) + 1, np.int64)
-    np.cumsum([len(chain) for chain in whole], out=offsets[1:])
-    ids = np.fromiter((i for chain in whole for i in chain), np.int64, int(offsets[-1]))
-    return offsets, ids
-
-
-@dataclass(frozen=True, slots=True)
-class Growth:
-    """Prefix chains of sessions whose context is taken to grow.
-
-    Attributes:
-        offsets: (n+1,) CSR offsets into ``ids``.
-        ids: prefix-block ids.
-        grown: later turns that begin with the whole turn before.
-        cut: later turns too short for that.
-    """
-
-    offsets: NDArray[np.int64]
-    ids: NDArray[np.int64]
-    grown: int
-    cut: int
-
-
-def growing_chains(
-    session: NDArray[np.int64],
-    turn: NDArray[np.int64],
-    prompt_tokens: NDArray[np.int64],
-    output_tokens: NDArray[np.int64],
-    block_tokens: int,
-) -> Growth:
-    """Chains where each turn's prompt begins with the whole turn before it (prompt and output), if long enough.
-
-    A prompt shorter than that (the context was compacted, or is another one) shares nothing with what was before.
-    Sessions share nothing with each other.
-
-    Args:
-        session: (n,) session numbers, negative for none.
-        turn: (n,) turns, from 1.
-        prompt_tokens: (n,) prompt lengths.
-        output_tokens: (n,) output lengths.
-        block_tokens: tokens of a prefix block.
-    """
-    order = np.lexsort((turn, session))
-    of, prompt = session[order], prompt_tokens[order]
-    whole = prompt + output_tokens[order]
-    later, grows = np.zeros(of.size, np.bool_), np.zeros(of.size, np.bool_)
-    later[1:] = (of[1:] == of[:-1]) & (of[1:] >= 0)
-    grows[1:] = later[1:] & (prompt[1:] >= whole[:-1])
-    # One text runs through the turns that grow. Of its last turn only the prompt is known to be of use.
-    ends = np.r_[~grows[1:], True]
-    length = np.where(ends, prompt, whole) // block_tokens
-    text = np.cumsum(~grows) - 1
-    base = np.cumsum(length[ends]) - length[ends]
-    lengths, first = np.empty(of.size, np.int64), np.empty(of.size, np.int64)
-    lengths[order], first[order] = length, base[text]
-    offsets = np.zeros(of.size + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    ids = np.arange(offsets[-1]) + np.repeat(first - offsets[:-1], lengths)
-    return Growth(offsets, ids, int(grows.sum()), int((later & ~grows).sum()))
 
 
 def think_times(
@@ -189,16 +132,27 @@ def think_times(
     parent: NDArray[np.int64],
     assumed_ttft_s: float,
     assumed_tpot_s: float,
+    *,
+    end_s: NDArray[np.float64] | None = None,
 ) -> tuple[NDArray[np.float64], float]:
-    """(n,) think times where a log has no end stamps, NaN on first turns, and the share that came out below 0.
+    """(n,) think times, NaN on first turns, and the share that came out below 0 (and is 0).
 
-    A think time is the gap from the *end* of a turn to the next arrival. The end is assumed to lie
-    ``assumed_ttft_s + assumed_tpot_s * output`` after the arrival; what comes out negative becomes 0.
+    A think time is the gap from the *end* of a turn to the next arrival.
+
+    Args:
+        arrival_s: (n,) arrivals.
+        output_tokens: (n,) output lengths.
+        parent: (n,) row of the previous turn, -1 for none.
+        assumed_ttft_s: where no end is known it is assumed to lie ``assumed_ttft_s + assumed_tpot_s * output`` after
+            the arrival.
+        assumed_tpot_s: likewise.
+        end_s: (n,) ends as logged, NaN where unknown; None: no end is known.
     """
+    end = arrival_s + assumed_ttft_s + assumed_tpot_s * np.asarray(output_tokens, np.float64)
+    if end_s is not None:
+        end = np.where(np.isnan(end_s), end, end_s)
     linked = np.flatnonzero(parent >= 0)
     think = np.full(arrival_s.size, np.nan)
-    before = parent[linked]
-    service = assumed_ttft_s + assumed_tpot_s * np.asarray(output_tokens, np.float64)[before]
-    gap = arrival_s[linked] - arrival_s[before] - service
+    gap = arrival_s[linked] - end[parent[linked]]
     think[linked] = np.maximum(gap, 0.0)
     return think, float((gap < 0).mean()) if linked.size else 0.0
