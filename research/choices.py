@@ -23,6 +23,7 @@ from research.errors import ResearchError, nearest
 
 if TYPE_CHECKING:
     from traces import Trace
+    from traces.steps import Stepped
 
 ZONES = ("train", "validation", "test")
 CUSTOM = "custom"
@@ -63,6 +64,7 @@ class TraceChoice:
         options: reader options, as (name, value) pairs; mappings and lists among the values are frozen when made,
             so that a choice can be hashed, and are mappings and lists again for the reader.
         replay: mode that replaces the trace's natural one, or None.
+        steps: what is done to it then, see :mod:`traces.steps`; frozen as the options are.
     """
 
     name: str
@@ -70,14 +72,46 @@ class TraceChoice:
     data_dir: str | None = None
     options: tuple[tuple[str, Any], ...] = ()
     replay: str | None = None
+    steps: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
-        """Freeze the options."""
+        """Freeze options and steps."""
         object.__setattr__(self, "options", _frozen_pairs(self.options))
+        object.__setattr__(self, "steps", tuple(_freeze(step) for step in self.steps))
+
+    @classmethod
+    def parse(cls, trace: Mapping[str, Any], data_dir: object = None, replay: str | None = None) -> TraceChoice:
+        """From the settings ``trace`` (name or path, format, options, steps) and ``data_dir``.
+
+        Raises:
+            ResearchError: neither name nor path, options that are no mapping, or steps that are no list.
+        """
+        path, name = trace.get("path"), trace.get("name")
+        if path is None and name is None:
+            raise ResearchError("trace: expected trace=NAME, or trace.path=FILE (and trace.format=FORMAT)")
+        options, steps = trace.get("options") or {}, trace.get("steps") or []
+        if not isinstance(options, Mapping):
+            raise ResearchError(f"trace.options={options}: expected trace.options.NAME=VALUE")
+        if isinstance(steps, Mapping):
+            steps = [steps]
+        if not isinstance(steps, list | tuple):
+            raise ResearchError(f"trace.steps={steps}: expected a list such as [{{name: thin, keep: 0.5}}]")
+        return cls(
+            name=str(path if path is not None else name),
+            format=trace.get("format") if path is not None else None,
+            data_dir=str(data_dir) if data_dir is not None else None,
+            options=tuple(options.items()),
+            replay=replay,
+            steps=tuple(steps),
+        )
 
     def load(self) -> Trace:
-        """The trace; loaded once a process."""
-        return _load_trace(self)
+        """The trace after its steps; loaded once a process."""
+        return _load_trace(self).trace
+
+    def cuts_s(self) -> tuple[float, float, float] | None:
+        """Where its zones end, if that is not by shares of the duration."""
+        return _load_trace(self).cuts_s
 
     def zone(self, name: str) -> Trace:
         """``train``, ``validation`` or ``test``."""
@@ -120,19 +154,21 @@ def pace_unit(trace: Trace) -> str:
 
 
 @cache
-def _load_trace(choice: TraceChoice) -> Trace:
+def _load_trace(choice: TraceChoice) -> Stepped:
     from traces import load_trace
+    from traces.steps import apply_steps
 
     options = {name: _thaw(value) for name, value in choice.options}
     trace = load_trace(choice.name, choice.format, choice.data_dir, **options)
-    return trace if choice.replay is None else trace.with_replay(choice.replay)
+    trace = trace if choice.replay is None else trace.with_replay(choice.replay)
+    return apply_steps(trace, [_thaw(step) for step in choice.steps], data_dir=choice.data_dir)
 
 
 @cache
 def _zones(choice: TraceChoice) -> dict[str, Trace]:
     from traces.catalog import zones
 
-    return zones(choice.load())
+    return zones(choice.load(), choice.cuts_s())
 
 
 @cache

@@ -140,14 +140,7 @@ def _plan(plain: Mapping[str, Any], number: Settings) -> Plan:
     from research.recording import Plan
 
     trace, slo = plain["trace"], plain["slo"]
-    if trace.get("path") is None and trace.get("name") is None:
-        raise ResearchError("trace: expected trace=NAME, or trace.path=FILE (and trace.format=FORMAT)")
-    chosen = TraceChoice(
-        name=str(trace["path"] if trace.get("path") is not None else trace["name"]),
-        format=trace.get("format") if trace.get("path") is not None else None,
-        data_dir=plain["data_dir"],
-        options=tuple(sorted((str(k), v) for k, v in (trace.get("options") or {}).items())),
-    )
+    chosen = TraceChoice.parse(trace, plain["data_dir"])
     profile = load_profile(plain["hardware"]["profile"])
     handover = load_handover(plain["hardware"]["link"], gpus=profile.gpus)
     clusters = plain["clusters"] if isinstance(plain["clusters"], list) else [plain["clusters"]]

@@ -259,20 +259,7 @@ def _trace(plain: Mapping[str, Any]) -> TraceChoice:
     replay = plain["replay"]
     if replay is not None and replay not in REPLAYS:
         raise ResearchError(f"replay={replay}: expected one of {', '.join(REPLAYS)}{nearest(str(replay), REPLAYS)}")
-    path, name = trace.get("path"), trace.get("name")
-    if path is None and name is None:
-        raise ResearchError("trace: expected trace=NAME, or trace.path=FILE (and trace.format=FORMAT)")
-    given = trace.get("options") or {}
-    if not isinstance(given, Mapping):
-        raise ResearchError(f"trace.options={given}: expected trace.options.NAME=VALUE")
-    options = tuple(sorted((str(k), v) for k, v in given.items()))
-    return TraceChoice(
-        name=str(path) if path is not None else str(name),
-        format=trace.get("format") if path is not None else None,
-        data_dir=str(plain["data_dir"]) if plain["data_dir"] is not None else None,
-        options=options,
-        replay=replay,
-    )
+    return TraceChoice.parse(trace, plain["data_dir"], replay)
 
 
 def _slo(plain: Mapping[str, Any]) -> SloSpec:

@@ -11,10 +11,9 @@ from traces.errors import TraceError, nearest
 from traces.readers.registry import get_format, guess_format, read_with
 from traces.source import read_source
 from traces.trace import Trace
+from traces.transforms.window import ZONES, check_zone_rule, cut_zones, zone_cuts
 
 __all__ = ["ENTRIES", "ZONES", "Entry", "default_data_dir", "find_file", "load_trace", "names", "zones"]
-
-ZONES = ("train", "validation", "test")
 
 
 def names() -> list[str]:
@@ -87,27 +86,40 @@ def _load_entry(entry: Entry, data_dir: str | Path | None, options: Mapping[str,
     return trace.named(entry.name, f"{entry.source}; {entry.licence}; {state}")
 
 
-def zones(trace: Trace) -> dict[str, Trace]:
+def fixed_cuts(trace: Trace) -> tuple[float, float, float] | None:
+    """The end of each zone in seconds, where the catalogue fixes it for the trace of this name."""
+    entry = ENTRIES.get(trace.name)
+    return None if entry is None else entry.cuts_s
+
+
+def zones(
+    trace: Trace, cuts_s: tuple[float, float, float] | None = None, *, across: str | None = None
+) -> dict[str, Trace]:
     """``train``, ``validation`` and ``test`` of a trace: a catalogue trace at its fixed cuts, else 40/20/40 %.
 
-    No session crosses a cut. The cuts are fixed in seconds, so more data at hand moves none of them.
+    No session crosses a cut: see :func:`traces.transform.cut_zones` for what is done to those that would. The cuts
+    are fixed in seconds, so more data at hand moves none of them.
+
+    Args:
+        trace: the trace.
+        cuts_s: end of each zone; None: those of the catalogue for a trace of this name. A trace that was changed
+            has another name: :func:`traces.steps.apply_steps` says where its cuts went.
+        across: rule for sessions that cross a cut; None: ``apart`` in open replay, ``whole`` otherwise.
 
     Raises:
-        TraceError: too few requests: a zone without one.
+        TraceError: too few requests: a zone without one; or an unknown ``across``.
     """
-    entry = ENTRIES.get(trace.name)
+    cuts_s = cuts_s or fixed_cuts(trace) or zone_cuts(trace)
+    check_zone_rule(trace, across)
     try:
-        if entry is None or entry.cuts_s is None:
-            return trace.split()
-        start, parts = 0.0, {}
-        for zone, end in zip(ZONES, entry.cuts_s, strict=True):
-            parts[zone] = trace.window(start, min(end, trace.duration_s) if zone == "test" else end)
-            start = end
-        return parts
+        return cut_zones(trace, cuts_s, across=across)
     except TraceError as error:
         expected = (
             "in each of train, validation and test a request of its own or the start of a session: "
             "too few to cut into zones"
         )
         found = f"{len(trace)} request{'s' * (len(trace) != 1)} in {trace.duration_s:g} s"
+        if cuts_s[1] >= trace.duration_s:
+            found += f", zones that end at {', '.join(f'{cut:g}' for cut in cuts_s)} s"
+            expected += "; zones keep their times through steps (action=convert makes a trace of its own, cut anew)"
         raise TraceError(file=trace.name, value=found, expected=expected) from error

@@ -8,7 +8,7 @@ from traces.transforms.rate import jitter, scale_rate, superpose, thin
 from traces.transforms.rows import gather_chains, last_start_s, session_starts, subset
 from traces.transforms.sessions import resample, select
 from traces.transforms.tenants import coarsen_blocks, merge
-from traces.transforms.window import ACROSS, ZONES, cut_zones, losses, split, window, windows, zone_cuts
+from traces.transforms.window import ACROSS, ZONES, cut_sessions, cut_zones, losses, split, window, windows, zone_cuts
 
 __all__ = [
     "ACROSS",
@@ -16,6 +16,7 @@ __all__ = [
     "cancel",
     "cap",
     "coarsen_blocks",
+    "cut_sessions",
     "cut_zones",
     "gather_chains",
     "jitter",

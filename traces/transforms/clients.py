@@ -19,7 +19,7 @@ LAWS = ("exponential", "fixed")
 
 def cancel(
     trace: Trace,
-    cancel: float,
+    chance: float,
     *,
     after_s: float,
     law: str = "exponential",
@@ -30,7 +30,7 @@ def cancel(
 ) -> Trace:
     """Some clients cancel, and some of those send the request again.
 
-    Each request gets, independently and with chance ``cancel``, a time after its arrival at which its client gives
+    Each request gets, independently and with probability ``chance``, a time after its arrival at which its client gives
     up (``cancel_after_s``): one that is served by then is not touched by it. A cancelled one is sent again with
     chance ``retry``, ``retry_after_s`` after that time, as a request of its own without a session: the same lengths
     and the same prompt blocks. It is cancelled and sent again by the same chances, ``retries`` times at most.
@@ -40,7 +40,7 @@ def cancel(
 
     Args:
         trace: the trace, without cancel times of its own.
-        cancel: chance of a request to be given up, above 0 and at most 1.
+        chance: of a request to be given up, above 0 and at most 1.
         after_s: mean time until then, above 0.
         law: of that time: ``exponential`` or ``fixed``.
         retry: chance of a cancelled request to be sent again, 0 to 1.
@@ -51,7 +51,7 @@ def cancel(
     Raises:
         TraceError: an argument out of range, an unknown law, or a trace with cancel times.
     """
-    number(trace, "cancel", cancel, low=0, high=1)
+    number(trace, "chance", chance, low=0, high=1)
     number(trace, "after_s", after_s, low=0, ends=False)
     number(trace, "retry", retry, low=0, high=1)
     number(trace, "retry_after_s", retry_after_s, low=0)
@@ -66,7 +66,7 @@ def cancel(
 
     def drawn(n: int) -> NDArray[np.float64]:
         times = rng.exponential(after_s, n) if law == "exponential" else np.full(n, float(after_s))
-        return np.where(rng.random(n) < cancel, times, np.nan)
+        return np.where(rng.random(n) < chance, times, np.nan)
 
     arrival, index = trace.frame["arrival_s"].to_numpy(), np.arange(len(trace))
     times = drawn(index.size)
@@ -98,7 +98,7 @@ def cancel(
         offsets, ids = shorten_chains(offsets, ids, np.where(new, np.minimum(lengths, prompt), lengths))
     asked = int((~np.isnan(times)).sum())
     note = (
-        f"clients: {asked} of {rows.size} requests cancelled after {after_s:g} s ({law}, chance {cancel:g}), "
+        f"clients: {asked} of {rows.size} requests cancelled after {after_s:g} s ({law}, chance {chance:g}), "
         f"{int(new.sum())} of them retries (chance {retry:g}, {retry_after_s:g} s later, at most {retries}), "
         f"seed {seed}" + (f"; {lost} retries after the end left out" if lost else "")
     )

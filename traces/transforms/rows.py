@@ -66,7 +66,7 @@ def subset(trace: Trace, keep: NDArray[np.bool_], *, start_s: float, duration_s:
     """
     index = np.flatnonzero(keep)
     if not index.size:
-        raise TraceError(file=trace.name, expected=f"at least one request left ({note})")
+        raise TraceError(file=trace.name, expected=f"at least one request left" + (f" ({note})" if note else ""))
     frame = count_turns(trace.frame[index]).with_columns(pl.col("arrival_s") - start_s)
     offsets, ids = gather_chains(trace.chain_offsets, trace.chain_ids, index)
     return type(trace).build(
@@ -77,7 +77,7 @@ def subset(trace: Trace, keep: NDArray[np.bool_], *, start_s: float, duration_s:
         prefix_block_tokens=trace.prefix_block_tokens,
         replay=trace.replay,
         classes=trace.classes,
-        provenance=(*trace.provenance, note),
+        provenance=(*trace.provenance, *([note] if note else [])),
         duration_s=duration_s,
     )
 

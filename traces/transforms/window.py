@@ -7,9 +7,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 
 from traces.errors import TraceError, nearest
-from traces.transforms.rows import session_starts, starts, subset
+from traces.transforms.rows import count_turns, number, rebuild, session_starts, starts, subset
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,8 +46,10 @@ def window(trace: Trace, start_s: float, end_s: float, *, across: str | None = N
     if across == "whole" and trace.replay == "open" and trace.n_sessions:
         expected = "drop or restart: in open replay a turn has its own time, which a later window may hold"
         raise TraceError(file=trace.name, column="across", value=across, expected=expected)
-    if not 0 <= start_s < end_s:
-        raise TraceError(file=trace.name, column="window", value=(start_s, end_s), expected="0 <= start_s < end_s")
+    for option, value in (("start_s", start_s), ("end_s", end_s)):
+        number(trace, option, value, low=0)
+    if not start_s < end_s:
+        raise TraceError(file=trace.name, column="window", value=(start_s, end_s), expected="start_s below end_s")
     arrival = trace.frame["arrival_s"].to_numpy()
     last = end_s >= trace.duration_s
     inside = (arrival >= start_s) & ((arrival < end_s) | last)
@@ -69,6 +72,12 @@ def _part(
     name = f"{trace.name}[{start_s:g},{end_s:g})"
     note = f"window [{start_s:g}, {end_s:g}) s, sessions across the cut: {across}, {left} turns inside left out"
     return subset(trace, keep, start_s=start_s, duration_s=duration_s, name=name, note=note)
+
+
+def check_zone_rule(trace: Trace, across: str | None) -> None:
+    """Raise unless ``across`` is a rule of :func:`cut_zones`, or None."""
+    if across is not None:
+        _check_rule(trace, across, ZONE_RULES)
 
 
 def zone_cuts(trace: Trace) -> tuple[float, float, float]:
@@ -105,6 +114,38 @@ def cut_zones(trace: Trace, cuts_s: Sequence[float], *, across: str | None = Non
             parts[zone] = _part(trace, keep, inside, start_s, end_s, across)
         start_s = end_s
     return parts
+
+
+def cut_sessions(trace: Trace, cuts_s: Sequence[float]) -> Trace:
+    """Sessions of open replay end where zones end, under the rule ``apart`` of :func:`cut_zones`.
+
+    What a zone's sessions become is then known before requests are moved or drawn inside zones. In other replay modes
+    a session belongs to the zone it starts in, and nothing is done.
+
+    Args:
+        trace: the trace.
+        cuts_s: end of train and of validation, seconds.
+    """
+    if trace.replay != "open" or not trace.n_sessions:
+        return trace
+    edges = np.asarray(cuts_s[:2])
+
+    def zone_of(times_s: NDArray[np.float64]) -> NDArray[np.int64]:
+        return np.searchsorted(edges, times_s, side="right")
+
+    keep = (zone_of(trace.frame["arrival_s"].to_numpy()) < 2) | (zone_of(starts(trace)) > 0)
+    left = int((~keep).sum())
+    if left:
+        trace = subset(trace, keep, start_s=0.0, duration_s=trace.duration_s, name=trace.name)
+    at = zone_of(trace.frame["arrival_s"].to_numpy())
+    session = trace.frame["session"].to_numpy()
+    pieces = np.where(session >= 0, session * 3 + at, -1)
+    cut = np.unique(pieces[session >= 0]).size - trace.n_sessions
+    if not cut and not left:
+        return trace
+    note = f"{cut} sessions cut at {edges[0]:g} or {edges[1]:g} s, {left} turns in test of sessions in train left out"
+    frame = count_turns(trace.frame.with_columns(pl.Series("session", pieces)))
+    return rebuild(trace, frame, trace.name, note)
 
 
 def losses(trace: Trace, cuts_s: Sequence[float]) -> dict[str, dict[str, int]]:
@@ -171,5 +212,5 @@ def windows(trace: Trace, n: int, *, across: str | None = None) -> list[Trace]:
 
 def _check_rule(trace: Trace, across: str, rules: Sequence[str]) -> None:
     if across not in rules:
-        expected = f"one of {', '.join(rules)}{nearest(across, rules)}"
+        expected = f"one of {', '.join(rules)}{nearest(str(across), rules)}"
         raise TraceError(file=trace.name, column="across", value=across, expected=expected)
