@@ -59,14 +59,16 @@ def rebuild(
     )
 
 
-def subset(trace: Trace, keep: NDArray[np.bool_], *, start_s: float, duration_s: float, name: str, note: str) -> Trace:
+def subset(
+    trace: Trace, keep: NDArray[np.bool_], *, start_s: float, duration_s: float, name: str, note: str = ""
+) -> Trace:
     """Keep some requests; arrivals are counted from ``start_s``, turns of each session from 1 again.
 
     The first kept turn of a session has no think time. Prefix ids are renumbered; equal stays equal.
     """
     index = np.flatnonzero(keep)
     if not index.size:
-        raise TraceError(file=trace.name, expected=f"at least one request left" + (f" ({note})" if note else ""))
+        raise TraceError(file=trace.name, expected="at least one request left" + (f" ({note})" if note else ""))
     frame = count_turns(trace.frame[index]).with_columns(pl.col("arrival_s") - start_s)
     offsets, ids = gather_chains(trace.chain_offsets, trace.chain_ids, index)
     return type(trace).build(
