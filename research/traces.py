@@ -4,6 +4,7 @@ python -m research.traces action=list
 python -m research.traces action=fetch trace=azure_conv [mirror=URL]
 python -m research.traces action=describe trace=mooncake_conversation out=DIR
 python -m research.traces action=describe trace.path=my.csv trace.format=table trace.options.context=grows
+python -m research.traces action=hash path=prompts.jsonl tokenizer=tokenizer.json out=DIR
 python -m research.traces action=default out=DIR [refit=true]
 """
 
@@ -25,6 +26,7 @@ ACTIONS = {
     "list": "listing",
     "fetch": "fetching",
     "describe": "describing",
+    "hash": "hashing",
     "default": "default",
 }
 """Action -> module of research.trace_actions, loaded when asked for."""
@@ -32,12 +34,13 @@ ACTIONS = {
 COMMON = ("action", "trace", "data_dir", "out")
 """Settings of every action. The others are null unless given, and each action lists its own as ``KEYS``."""
 
-SUMMARY = "Public traces and your own: list, fetch, describe, convert, fit and generate, one action a call."
+SUMMARY = "Public traces and your own: list, fetch, describe, hash, convert, fit and generate, one action a call."
 EXAMPLES = (
     "action=list",
     "action=fetch trace=azure_conv",
     "action=describe trace=mooncake_conversation",
     "action=describe trace.path=my.csv trace.format=table trace.options.columns.prompt_tokens=my_col",
+    "action=hash path=prompts.jsonl tokenizer=tokenizer.json out=DIR",
     "action=default out=DIR",
 )
 

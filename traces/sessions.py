@@ -121,7 +121,7 @@ def link_by_prefix(
             parent[r], child[p] = p, r
         ends.setdefault(chain[-1], []).append(r)
     session, turn = np.arange(n), np.ones(n, np.int64)
-    for r in np.flatnonzero(parent >= 0):  # parents come first
+    for r in np.flatnonzero(parent >= 0).tolist():  # parents come first
         session[r], turn[r] = session[parent[r]], turn[parent[r]] + 1
     return Links(parent, child, session, turn)
 
