@@ -27,5 +27,36 @@ BAILIAN = [
     chat(13, 9, 30.0, 97, 10, [1, 2, 3, 4, 5, 9, 94], turn=3),  # a branch: a second answer to the same turn
 ]
 
-VALID: dict[str, list[bytes]] = {"bailian": [lines(BAILIAN)]}
-OPTIONS: dict[str, dict[str, Any]] = {}
+LLMSERVINGSIM = [
+    {"input_toks": 40, "output_toks": 8, "arrival_time_ns": 500_000_000},
+    {"input_toks": 70, "output_toks": 1, "arrival_time_ns": 750_000_000},
+]
+
+
+def call(prompt: int, output: int, tool_ns: int | None = None, **more: Any) -> dict[str, Any]:
+    return (
+        {"input_toks": prompt, "output_toks": output}
+        | ({} if tool_ns is None else {"tool_duration_ns": tool_ns})
+        | more
+    )
+
+
+LLMSERVINGSIM_SESSIONS = [
+    {
+        "session_id": "a",
+        "arrival_time_ns": 1_000_000_000,
+        "sub_requests": [call(100, 20, 2_000_000_000), call(150, 30, 500_000_000), call(200, 5, 0)],
+    },
+    {"arrival_time_ns": 4_000_000_000, "input_toks": 9, "output_toks": 9},
+    {"session_id": "b", "arrival_time_ns": 5_000_000_000, "sub_requests": [call(10, 10)]},
+]
+
+VIDUR = b"num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n3772,54,3826,69.85\n2015,156,2171,12.9\n"
+VIDUR_TIMES = b"arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,591,140\n0.125,547,248\n"
+
+VALID: dict[str, list[bytes]] = {
+    "bailian": [lines(BAILIAN)],
+    "llmservingsim": [lines(LLMSERVINGSIM), lines(LLMSERVINGSIM_SESSIONS)],
+    "vidur": [VIDUR],
+}
+OPTIONS: dict[str, dict[str, Any]] = {"vidur": {"rate_per_s": 2.0}}

@@ -175,7 +175,7 @@ def _sessions(
 
 def _prompt_chains(table: JsonTable, block_tokens: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Recorded hashes of every request in the file as prefix ids; their number must be that of the prompt's blocks."""
-    offsets, hashes = table.lists("hash_ids")
+    offsets, recorded = table.lists("hash_ids")
     full = table.column("input_length") // block_tokens
     count = np.diff(offsets)
     bad = (count < full) | (count > full + 1)
@@ -183,8 +183,8 @@ def _prompt_chains(table: JsonTable, block_tokens: int) -> tuple[NDArray[np.int6
         at = int(np.argmax(bad))
         expected = f"{full[at]} or {full[at] + 1} hashes: one for each {block_tokens} tokens of the input"
         raise table.error(expected, at, "hash_ids", f"{count[at]} hashes")
-    offsets, hashes = chains.cut(offsets, hashes, full)
-    return offsets, chains.prefix_ids(offsets, hashes)
+    offsets, recorded = chains.cut(offsets, recorded, full)
+    return offsets, chains.prefix_ids(offsets, recorded)
 
 
 def sniff(name: str, head: bytes) -> bool:

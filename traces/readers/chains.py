@@ -20,6 +20,13 @@ def cut(
     return new, items[np.repeat(offsets[:-1] - new[:-1], lengths) + np.arange(new[-1])]
 
 
+def of_tokens(tokens: NDArray[np.int64], block_tokens: int) -> NDArray[np.int64]:
+    """63-bit hashes of the full blocks of a text, each of its tokens and their places in the block."""
+    blocks = tokens[: tokens.size // block_tokens * block_tokens].astype(np.uint64).reshape(-1, block_tokens)
+    place = _mixed(np.arange(block_tokens, dtype=np.uint64) + _GOLDEN)
+    return (_mixed(_mixed(blocks + place).sum(axis=1, dtype=np.uint64)) >> np.uint64(1)).astype(np.int64)
+
+
 def prefix_ids(offsets: NDArray[np.int64], hashes: NDArray[np.int64]) -> NDArray[np.int64]:
     """Ids that each name the whole list up to their item: what a hash that names a block alone does not do.
 

@@ -12,6 +12,8 @@ from traces.trace import Trace
 MODULES = (
     "azure",
     "bailian",
+    "llmservingsim",
+    "vidur",
     "mooncake",
     "agentic",
     "table",
