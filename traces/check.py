@@ -52,7 +52,15 @@ COLUMNS: tuple[Column, ...] = (
     Column("ttft_s", _F, False, True, 0.0, 1e10, "logged time to first token"),
     Column("tpot_s", _F, False, True, 0.0, 1e10, "logged time per output token"),
     Column("status", _S, False, True, None, None, "logged outcome"),
+    # What a replay of the very same answers needs besides; written by envs.logged, absent where it is the default.
+    Column("routed_after_s", _F, False, True, 0.0, 1e10, "logged wait at the router, from arrival to route"),
+    Column("order_key", _F, False, True, -1e300, 1e300, "logged place in the engine's queue, smaller first"),
+    Column("local_chunk_tokens", _I, False, True, 0, MAX_TOKENS, "logged cap on a local prefill's chunks, 0 for none"),
+    Column("logged_order", _I, False, False, 0, _BIG, "logged order of requests within one instant"),
 )
+LOGGED = tuple(c.name for c in COLUMNS[[c.name for c in COLUMNS].index("prefill_worker") :])
+"""What happened to a request where the trace was recorded. No policy sees any of it, but for ``logged``."""
+
 BY_NAME = {column.name: column for column in COLUMNS}
 REQUIRED = tuple(column.name for column in COLUMNS if column.required)
 

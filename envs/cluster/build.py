@@ -15,6 +15,7 @@ from envs.cluster.problem import (
     WORKER_INPUT_DTYPE,
     HandoverPs,
     Problem,
+    whole_ps,
 )
 from envs.cluster.slo import SloSpec
 from envs.cluster.spec import ClusterSpec, WorkerSpec
@@ -125,6 +126,17 @@ def _links(frame: pl.DataFrame) -> NDArray[np.int64]:
     return links
 
 
+def logged_order(frame: pl.DataFrame) -> NDArray[np.int64] | None:
+    """(n,) rows in the order of a logged run's request ids (column ``logged_order``), or None for that of the trace.
+
+    Ids decide what comes first within one instant: requests that leave a prefill step together reach their decode
+    worker in that order. A run in closed replay numbers turns by their nominal arrivals, its log has the real ones.
+    """
+    if "logged_order" not in frame.columns:
+        return None
+    return np.argsort(frame["logged_order"].to_numpy(), kind="stable")
+
+
 def _objectives(frame: pl.DataFrame, slo: SloSpec) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     prompts = frame["prompt_tokens"].to_numpy().astype(np.float64)
     ttft = slo.ttft_base_s + slo.ttft_per_token_s * prompts
@@ -170,7 +182,7 @@ def build_problem(
     has_none = len(uniques) > 0 and uniques[0] < 0
     rows["session"] = np.where(sessions < 0, -1, dense - (1 if has_none else 0))
     rows["turn"] = frame["turn"].to_numpy()
-    rows["arrival_ps"] = np.rint(frame["arrival_s"].to_numpy() * PS).astype(np.int64)
+    rows["arrival_ps"] = whole_ps(frame["arrival_s"].to_numpy())
     rows["prompt_tokens"] = rows["view_prompt_tokens"] = frame["prompt_tokens"].to_numpy()
     rows["output_tokens"] = frame["output_tokens"].to_numpy()
     rows["max_output_tokens"] = _optional(frame, "max_output_tokens", -1)
@@ -188,12 +200,18 @@ def build_problem(
         later = links[links >= 0]
         rows["arrival_ps"][later] = -1
         think = frame["think_s"].fill_null(0.0).to_numpy()
-        rows["think_ps"][later] = np.rint(think[later] * PS).astype(np.int64)
+        rows["think_ps"][later] = whole_ps(think[later])
     if mode == "clients":  # rounds of one benchmark user share no context: the router sees single requests
         rows["session"], rows["turn"] = -1, 1
     rows["slo_ttft_s"], rows["slo_tpot_s"] = _objectives(frame, slo)
     offsets = trace.chain_offsets
     rows["chain_start"], rows["chain_len"] = offsets[:-1], np.diff(offsets)
+    order = logged_order(frame)
+    if order is not None:
+        rows = rows[order]
+        place = np.empty(n, np.int64)
+        place[order] = np.arange(n)
+        rows["next_turn"] = np.where(rows["next_turn"] >= 0, place[rows["next_turn"]], -1)
     replicas = cluster.view.replicas
     if replicas > 1:
         keys = np.where(rows["session"] >= 0, rows["session"], rows["session"].max(initial=0) + 1 + np.arange(n))
@@ -216,4 +234,6 @@ def build_problem(
         approximate_ttl_ps=to_ps(cluster.view.approximate_ttl_s),
         adjust_period_ps=to_ps(adjust_period_s),
         seed=seed,
+        order=order,
+        replay=mode,
     )

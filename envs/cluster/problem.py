@@ -13,6 +13,17 @@ from numpy.typing import NDArray
 
 PS = 1_000_000_000_000  # picoseconds in a second
 
+
+def whole_ps(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The nearest whole picosecond of each time.
+
+    Whole seconds and the rest are converted apart: one product would lose picoseconds from 2**51 ps (38 min) on. So
+    ``whole_ps(ps / 1e12) == ps`` as long as float64 seconds tell picoseconds apart, which is up to 2**13 s (2.3 h).
+    """
+    whole = np.floor(seconds)
+    return np.asarray(whole.astype(np.int64) * PS + np.rint((seconds - whole) * PS).astype(np.int64))
+
+
 # Step law in picoseconds. The terms of a decode-only step are whole numbers, so that k undisturbed decode steps sum
 # exactly (closed form == stepwise). The two prefill terms stay floats and are rounded, each once a step.
 LAW_DTYPE = np.dtype(
@@ -102,6 +113,8 @@ class Problem:
     approximate_ttl_ps: int
     adjust_period_ps: int  # 0: no adjust timer
     seed: int
+    order: NDArray[np.int64] | None = None  # (n,) trace row of each request; None: as in the trace
+    replay: str = "open"
 
 
 # What a run yields for each request. -1 in a time: it did not happen.

@@ -23,6 +23,7 @@ class SimResult:
 
     Attributes:
         requests: one row a request, in the trace's order; times in seconds, null where they did not happen.
+            ``request`` is the id that the policy saw: the row, or its place in the trace's ``logged_order``.
             ``ttft_s`` counts from the arrival at the router to the first token at the client, handover included;
             ``tpot_s`` is null for outputs of one token; ``idle_ttft_s`` and ``idle_tpot_s`` are what the
             best placement on an idle cluster with a perfect prefix cache would give (over the SLO: infeasible).
@@ -31,6 +32,10 @@ class SimResult:
         span_s: time of the last event.
         decisions: questions put to the policy.
         gpus: GPUs of the cluster.
+        outcomes: (n,) OUTCOME_DTYPE in the trace's order: the same in whole picoseconds, -1 where null.
+        replay: mode of the run.
+        share_changes: how often the policy set a split worker's prefill share to another value.
+        cancels_ignored: requests with a ``cancel_after_s``, which the simulator does not act on.
     """
 
     requests: pl.DataFrame
@@ -39,6 +44,10 @@ class SimResult:
     span_s: float
     decisions: int
     gpus: int
+    outcomes: NDArray[Any]
+    replay: str = "open"
+    share_changes: int = 0
+    cancels_ignored: int = 0
 
 
 def _laws(problem: Problem) -> Any:
@@ -154,6 +163,8 @@ def make_result(problem: Problem, cluster: ClusterSpec, run: KernelRun) -> SimRe
             "local": out["local"] == 1,
             **{name: out[name] for name in counts},
             "pulled_bytes": out["pulled_bytes"],
+            "order_key": run.order_keys,
+            "local_chunk_tokens": run.chunk_tokens,
             "slo_ttft_s": rq["slo_ttft_s"],
             "slo_tpot_s": rq["slo_tpot_s"],
             "idle_ttft_s": idle_ttft,
@@ -188,4 +199,17 @@ def make_result(problem: Problem, cluster: ClusterSpec, run: KernelRun) -> SimRe
             "peak_kv_usage": w["peak_used_blocks"] / problem.workers["total_blocks"],
         }
     )
-    return SimResult(frame, workers, run.tbt_counts, run.end_ps / 1e12, run.decisions, cluster.gpus)
+    if problem.order is not None:  # back to the trace's order; ``request`` stays the id in the run
+        back = np.argsort(problem.order)
+        frame, out = frame[back], out[back]
+    return SimResult(
+        requests=frame,
+        workers=workers,
+        tbt_counts=run.tbt_counts,
+        span_s=run.end_ps / 1e12,
+        decisions=run.decisions,
+        gpus=cluster.gpus,
+        outcomes=out,
+        replay=problem.replay,
+        share_changes=run.share_changes,
+    )

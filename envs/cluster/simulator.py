@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -88,6 +88,7 @@ class Run:
         self._code = rule_code
         self._sc, self._ans, self._reqv, self._board = a["sc"][0], a["ans"], a["reqv"], a["board"]
         self._sc["use_rule"] = rule_code is not None
+        self.share_changes = 0
         if log:
             self.memory.enable_log()
 
@@ -145,7 +146,9 @@ class Run:
         """Set a split worker's share of time for prefill."""
         if not 0.0 < prefill_share < 1.0:
             raise PolicyAnswerError(f"worker {worker}: prefill share {prefill_share}: expected between 0 and 1")
-        self.memory.arrays["wk"]["share"][worker] = round(1000 * prefill_share)
+        shares, permille = self.memory.arrays["wk"]["share"], round(1000 * prefill_share)
+        self.share_changes += int(shares[worker] != permille)
+        shares[worker] = permille
 
     def drain_log(self) -> NDArray[Any]:
         """What happened on the router's streams since the last call (copy)."""
@@ -164,6 +167,9 @@ class KernelRun:
     tbt_counts: NDArray[np.int64]  # (TBT_BINS,)
     decisions: int
     end_ps: int
+    order_keys: NDArray[np.float64]  # (n,) as answered
+    chunk_tokens: NDArray[np.int64]  # (n,) local_chunk_tokens, as answered
+    share_changes: int  # prefill shares of split workers set to another value
     views: list[tuple[Any, NDArray[Any]]] = field(default_factory=list)  # (request tuple, worker records)
 
 
@@ -251,7 +257,15 @@ def run_problem(problem: Problem, policy: Any, *, record_views: bool = False, in
         _drive(run, asked, policy, views)
     a = run.memory.arrays
     return KernelRun(
-        a["out"], a["wout"], a["tbt"], int(a["sc"]["decisions"][0]), int(a["sc"]["now_ps"][0]), views or []
+        outcomes=a["out"],
+        workers=a["wout"],
+        tbt_counts=a["tbt"],
+        decisions=int(a["sc"]["decisions"][0]),
+        end_ps=int(a["sc"]["now_ps"][0]),
+        order_keys=a["req"]["order_key"],
+        chunk_tokens=a["req"]["chunk_cap"],
+        share_changes=run.share_changes,
+        views=views or [],
     )
 
 
@@ -266,6 +280,18 @@ def simulate(
     interpret: bool = False,
     adjust_period_s: float = 0.0,
 ) -> SimResult:
-    """Serve ``trace`` on ``cluster`` under ``policy``; see ``build_problem`` for the arguments."""
+    """Serve ``trace`` on ``cluster`` under ``policy``; see ``build_problem`` for the arguments.
+
+    Clients that give up (``cancel_after_s``) are not simulated: their requests are served whole, and counted in
+    ``SimResult.cancels_ignored``.
+    """
     problem = build_problem(trace, cluster, slo, seed=seed, replay=replay, adjust_period_s=adjust_period_s)
-    return make_result(problem, cluster, run_problem(problem, policy, interpret=interpret))
+    result = make_result(problem, cluster, run_problem(problem, policy, interpret=interpret))
+    return replace(result, cancels_ignored=count_cancels(trace))
+
+
+def count_cancels(trace: Trace) -> int:
+    """Requests that their client would give up on, had it to wait too long."""
+    if "cancel_after_s" not in trace.frame.columns:
+        return 0
+    return int(trace.frame["cancel_after_s"].count())
