@@ -84,16 +84,23 @@ class Table:
             raw = self._plain(raw).cast(pl.String, strict=False)
         return pl.select(pl.when(raw != "").then(raw).otherwise(None).alias(column)).to_series()
 
-    def stamps_ns(self, column: str, formats: tuple[str, ...], example: str) -> pl.Series:
-        """Date-times as nanoseconds since 1970, Int64; the first format that fits a value counts."""
+    def stamps_ns(self, column: str, formats: tuple[str, ...], example: str, *, null: bool = False) -> pl.Series:
+        """Date-times as nanoseconds since 1970, Int64; the first format that fits a value counts.
+
+        ``null``: may be empty.
+        """
         raw = self.frame[column]
         if raw.dtype.is_temporal() and raw.dtype.base_type() == pl.Datetime:
             values = raw.cast(pl.Datetime("ns"), strict=False)
         else:
             raw = self.text(column).str.strip_chars()
-            tries = [raw.str.to_datetime(f, time_unit="ns", strict=False, ambiguous="earliest") for f in formats]
-            values = pl.select(pl.coalesce([t.dt.replace_time_zone(None) for t in tries])).to_series()
-        self._raise_first(values.is_null().to_numpy(), column, f"a time such as {example}", False)
+            values = pl.Series(column, [None], pl.Datetime("ns")).new_from_index(0, raw.len())
+            for text in formats:
+                tried = raw.str.to_datetime(text, time_unit="ns", strict=False, ambiguous="earliest")
+                values = pl.select(pl.coalesce(values, tried.dt.replace_time_zone(None))).to_series()
+                if values.null_count() == raw.null_count():
+                    break
+        self._raise_first(values.is_null().to_numpy(), column, f"a time such as {example}", null)
         return values.dt.timestamp("ns").alias(column)
 
     def order(self, keys: NDArray[np.int64] | NDArray[np.float64], column: str, sort: bool) -> Order:

@@ -8,13 +8,14 @@ from numpy.typing import NDArray
 
 from traces.errors import nearest
 from traces.readers.columns import Table
+from traces.readers.log import Log
 from traces.source import Source
 
 ZERO_OUTPUT = ("error", "drop", "one")
 
 
 def zero_outputs(
-    output: pl.Series, mode: str, where: Table | tuple[Source, NDArray[np.int64]]
+    output: pl.Series, mode: str, where: Table | Log | tuple[Source, NDArray[np.int64]]
 ) -> tuple[NDArray[np.bool_], pl.Series, str | None]:
     """Deal with requests that produced no token (failed, or only counted elsewhere).
 
@@ -26,7 +27,7 @@ def zero_outputs(
     Returns:
         (n,) rows to keep, the output tokens, a line for the provenance or None.
     """
-    source = where.source if isinstance(where, Table) else where[0]
+    source = where[0] if isinstance(where, tuple) else where.source
     if mode not in ZERO_OUTPUT:
         expected = f"one of {', '.join(ZERO_OUTPUT)}{nearest(str(mode), ZERO_OUTPUT)}"
         raise source.error(expected, column="trace.options.zero_output", value=mode)
@@ -40,8 +41,9 @@ def zero_outputs(
             f"at least 1 output token ({count} requests have none); trace.options.zero_output=drop leaves them "
             "out, trace.options.zero_output=one counts one token"
         )
-        row = at + where.first_row if isinstance(where, Table) else int(where[1][at])
-        raise source.error(expected, row=row, column=output.name, value=0)
+        if isinstance(where, tuple):
+            raise source.error(expected, row=int(where[1][at]), column=output.name, value=0)
+        raise where.error(expected, at, output.name)
     if mode == "drop":
         if zero.all():
             raise source.error("a request with output", column=output.name, value=0)

@@ -1,28 +1,37 @@
-"""Arrival stamps of unknown unit: told apart by name and by plausibility, never guessed in silence.
+"""Stamps of unknown unit: told apart by name and by plausibility, never guessed in silence.
 
-``auto`` takes text that is no number as date-times (ISO 8601), numbers in the range of the years 1990 to 2100 as
-epoch stamps (s, ms, us or ns by their size), and smaller numbers as seconds from the start. Relative milliseconds
-look like seconds a thousand times too slow: a mean gap above a minute, or a mean rate above 100,000 requests a
-second, stops with a question.
+A stamp is text that is no number (ISO 8601), a number in the range of the years 1990 to 2100 (an epoch stamp in s,
+ms, us or ns by its size), or a smaller number, from the start: in the unit that the column's name says (``ts_ms``),
+else in seconds. What is implausible in its unit stops with a question: a name that contradicts an epoch stamp's size;
+a mean gap above a minute (milliseconds look like seconds a thousand times too slow); a rate above 100,000 requests a
+second, or above 1,000 (100, if most stamps are no whole numbers) where only the name says that they are no seconds.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from traces.errors import nearest
 from traces.readers.columns import Table
+from traces.readers.log import Log
+from traces.readers.naming import Field
+from traces.source import Source
 
 UNITS = ("auto", "s", "ms", "us", "ns", "iso")
-_PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
-_EPOCH_S = (631_152_000.0, 4_102_444_800.0)  # 1990 to 2100
+PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+FEW = 10  # below this many requests a rate or a median says nothing
+_NS = 10**9
+_EPOCH_S = (631_152_000, 4_102_444_800)  # 1990 to 2100
 _MAX_RELATIVE_S = 10 * 365 * 86_400.0
 _MAX_GAP_S = 60.0
 _MAX_RATE_PER_S = 1e5
-_FEW = 10  # below this many requests a rate says nothing
+_MAX_RATE_BY_NAME_PER_S = 1e3
+_MAX_RATE_OF_FRACTIONS_PER_S = 1e2
+_OPTION = "trace.options.arrival_unit"
 
 _ISO = (
     "%Y-%m-%dT%H:%M:%S%.f%#z",
@@ -30,6 +39,43 @@ _ISO = (
     "%Y-%m-%dT%H:%M:%S%.f",
     "%Y-%m-%d %H:%M:%S%.f",
 )
+
+
+@dataclass
+class StampColumn:
+    """Reads a column of stamps piece by piece, for :meth:`traces.readers.log.Log.gather`.
+
+    The values are Int64 where they are whole numbers (a float64 of epoch nanoseconds is 256 ns coarse) and
+    nanoseconds since 1970 where they are date-times; else Float64.
+
+    Attributes:
+        name: column of the file.
+        unit: one of :data:`UNITS`.
+        null: whether it may be empty.
+        dates: whether it holds date-times; found out from the first piece.
+    """
+
+    name: str
+    unit: str
+    null: bool = False
+    dates: bool | None = field(default=None, init=False)
+
+    def __call__(self, piece: Table) -> pl.Series:
+        """The stamps of a piece."""
+        raw = piece.frame[self.name]
+        if self.dates is None:
+            self.dates = self.unit == "iso" or raw.dtype.base_type() == pl.Datetime
+            if raw.dtype == pl.String and self.unit == "auto":
+                given = raw.str.strip_chars().replace("", None).drop_nulls()
+                self.dates = given.len() > 0 and given.cast(pl.Float64, strict=False).null_count() == given.len()
+        if self.dates:
+            return piece.stamps_ns(self.name, _ISO, "2026-01-31T23:59:59.5Z", null=self.null)
+        whole = raw.str.strip_chars().str.to_integer(strict=False) if raw.dtype == pl.String else raw
+        if whole.dtype.is_integer() and whole.null_count() == (raw.null_count() if self.null else 0):
+            signed = whole.cast(pl.Int64, strict=False)
+            if signed.null_count() == whole.null_count() and not (signed < 0).any():
+                return signed
+        return piece.number(self.name, 0, 1e19, "a time", null=self.null)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,89 +86,152 @@ class Stamps:
         keys: (n,) what the file's order is judged by.
         arrival_s: (n,) seconds from the start, in the order of the file.
         note: what was done, for the provenance.
+        unit: the unit they were in: ``s``, ``ms``, ``us`` or ``ns``.
+        origin: what became 0, in that unit.
     """
 
     keys: NDArray[np.int64] | NDArray[np.float64]
     arrival_s: NDArray[np.float64]
     note: str
+    unit: str
+    origin: int | float
 
 
-def read_stamps(data: Table, column: str, unit: str) -> Stamps:
-    """Arrivals from a column.
+def check_unit(source: Source, option: str, unit: object, units: tuple[str, ...] = UNITS) -> None:
+    """Raise unless ``unit`` is one that the option takes."""
+    if unit not in units:
+        expected = f"one of {', '.join(units)}{nearest(str(unit), units)}"
+        raise source.error(expected, column=f"trace.options.{option}", value=unit)
+
+
+def arrivals(log: Log, values: pl.Series, column: StampColumn, named: Field) -> Stamps:
+    """Arrivals from the values of their column.
 
     Args:
-        data: the table.
-        column: its column.
-        unit: one of :data:`UNITS`.
+        log: the table, for errors.
+        values: (n,) as :class:`StampColumn` read them.
+        column: how they were read.
+        named: the column's name, and the unit that it says.
 
     Raises:
-        TraceError: no times, or times that are implausible in their unit.
+        TraceError: times that are implausible in their unit.
     """
-    raw = data.frame[column]
-    dates = raw.dtype == pl.Datetime
-    if raw.dtype == pl.String and unit in ("auto", "iso"):
-        dates = unit == "iso" or raw.str.strip_chars().cast(pl.Float64, strict=False).null_count() == raw.len()
-    if dates or unit == "iso":
-        ns = data.stamps_ns(column, _ISO, "2026-01-31T23:59:59.5Z").to_numpy()
-        return Stamps(ns, (ns - ns.min()) / 1e9, "arrivals: date-times, from the first")
-    values = data.number(column, 0, 1e19, "arrival").to_numpy()
-    if unit == "auto":
-        unit = _epoch_unit(values) or "s"
-        arrival = values / _PER_SECOND[unit]
-        _plausible(data, column, arrival, "auto")
-    else:
-        arrival = values / _PER_SECOND[unit]
-    if arrival.min() >= _EPOCH_S[0]:
-        if arrival.max() > _EPOCH_S[1]:
-            raise data.error(f"epoch stamps before 2100 in {unit}", int(arrival.argmax()), column)
-        exact = _whole_ns(data, column, unit)
-        arrival = arrival - arrival.min() if exact is None else (exact - exact.min()) / 1e9
-        return Stamps(values, arrival, f"arrivals: epoch stamps in {unit}, from the first")
-    if arrival.max() - arrival.min() > _MAX_RELATIVE_S:
-        expected = f"a span below ten years in {unit}; set trace.options.arrival_unit to s, ms, us or ns"
-        raise data.error(expected, int(arrival.argmax()), column)
-    if arrival.min() > arrival.max() - arrival.min():
-        return Stamps(values, arrival - arrival.min(), f"arrivals: {unit}, counted from the first")
-    return Stamps(values, arrival, f"arrivals: {unit} from the start")
+    keys = values.to_numpy()
+    if column.dates:
+        origin = int(keys.min())
+        return Stamps(keys, _since(keys, origin, "ns"), "arrivals: date-times, from the first", "ns", origin)
+    low, high = float(keys.min()), float(keys.max())
+    epoch = _epoch_unit(low, high)
+    asked = column.unit == "auto"
+    unit = (epoch or named.unit or "s") if asked else column.unit
+    if asked and epoch and named.unit not in (None, epoch):
+        expected = (
+            f"epoch stamps in {named.unit}, as the name {named.name!r} says, but they are such in {epoch}: which is "
+            f"it? {_OPTION}={epoch} or ={named.unit}"
+        )
+        raise log.error(expected, int(keys.argmax()), named.name)
+    per_second = PER_SECOND[unit]
+    if asked:
+        _plausible(log, keys, (high - low) / per_second, named, unit, epoch is not None)
+    by_name = f" ({unit} by its name)" if asked and named.unit == unit and unit != "s" else ""
+    if low / per_second >= _EPOCH_S[0]:
+        if high / per_second > _EPOCH_S[1]:
+            raise log.error(f"epoch stamps before 2100 in {unit}", int(keys.argmax()), named.name)
+        note = f"arrivals: epoch stamps in {unit}, from the first"
+        return Stamps(keys, _since(keys, keys.min().item(), unit), note, unit, keys.min().item())
+    if (high - low) / per_second > _MAX_RELATIVE_S:
+        expected = f"a span below ten years in {unit}; set {_OPTION} to s, ms, us or ns"
+        raise log.error(expected, int(keys.argmax()), named.name)
+    arrival = keys / per_second
+    if low > high - low:
+        note = f"arrivals: {unit}{by_name}, counted from the first"
+        return Stamps(keys, arrival - arrival.min(), note, unit, keys.min().item())
+    return Stamps(keys, arrival, f"arrivals: {unit}{by_name} from the start", unit, 0.0)
 
 
-def _epoch_unit(values: NDArray[np.float64]) -> str | None:
-    low, high = float(values.min()), float(values.max())
-    for unit, per_second in _PER_SECOND.items():
+def ends(log: Log, values: pl.Series, column: StampColumn, named: Field, stamps: Stamps) -> NDArray[np.float64]:
+    """(n,) end stamps on the clock of the arrivals, seconds from their start; NaN where there is none.
+
+    Args:
+        log: the table, for errors.
+        values: (n,) as :class:`StampColumn` read them.
+        column: how they were read.
+        named: the column's name, and the unit that it says.
+        stamps: the arrivals.
+
+    Raises:
+        TraceError: an end before its arrival, or ends that are implausibly late: another clock or unit.
+    """
+    unit = "ns" if column.dates else named.unit if named.unit and column.unit == "auto" else stamps.unit
+    empty = values.is_null().to_numpy()
+    keys = values.fill_null(0).to_numpy()
+    finer = PER_SECOND[unit] / PER_SECOND[stamps.unit]
+    end_s = _since(keys, stamps.origin * int(finer) if finer >= 1 else stamps.origin * finer, unit)
+    end_s[empty] = np.nan
+    service = end_s - stamps.arrival_s
+    known = service[~empty]
+    if known.size and not -_MAX_RELATIVE_S < np.median(known) < _MAX_RELATIVE_S:
+        expected = f"ends on the clock of the arrivals ({stamps.unit}, {stamps.note}): epoch, or relative, both"
+        raise log.error(expected, int(np.argmax(~empty)), named.name)
+    # A float64 of epoch seconds is a quarter of a microsecond coarse.
+    early = service < -1e-6
+    if early.any():
+        at = int(np.argmax(early))
+        expected = f"an end after its arrival, which is {-service[at]:g} s later (both in {unit})"
+        raise log.error(expected, at, named.name)
+    return np.maximum(end_s, stamps.arrival_s)
+
+
+def _since(keys: NDArray[np.int64] | NDArray[np.float64], origin: int | float, unit: str) -> NDArray[np.float64]:
+    """Seconds since ``origin``; whole numbers are subtracted exactly, and become nanoseconds first."""
+    if keys.dtype == np.int64 and float(origin).is_integer():
+        since = keys - np.int64(origin)
+        scale = _NS // PER_SECOND[unit]
+        if max(abs(int(since.min())), abs(int(since.max()))) * scale < 2**63:
+            since *= scale
+            return np.asarray(since / 1e9)
+    return np.asarray(keys / PER_SECOND[unit] - origin / PER_SECOND[unit])
+
+
+def _epoch_unit(low: float, high: float) -> str | None:
+    for unit, per_second in PER_SECOND.items():
         if _EPOCH_S[0] * per_second <= low and high <= _EPOCH_S[1] * per_second:
             return unit
     return None
 
 
-def _whole_ns(data: Table, column: str, unit: str) -> NDArray[np.int64] | None:
-    """Epoch stamps exactly, where they are whole numbers: a float64 of nanoseconds is 256 ns coarse."""
-    raw = data.frame[column]
-    if raw.dtype.is_integer():
-        whole = raw.cast(pl.Int64, strict=False)
-    elif raw.dtype == pl.String:
-        whole = raw.str.strip_chars().str.to_integer(strict=False)
-    else:
-        return None
-    if whole.null_count():
-        return None
-    return np.asarray(whole.to_numpy().astype(np.int64) * int(1e9 / _PER_SECOND[unit]))
-
-
-def _plausible(data: Table, column: str, arrival: NDArray[np.float64], unit: str) -> None:
-    n, span = arrival.size, float(arrival.max() - arrival.min())
-    if n < _FEW:
+def _plausible(
+    log: Log, keys: NDArray[np.int64] | NDArray[np.float64], span_s: float, named: Field, unit: str, epoch: bool
+) -> None:
+    n = keys.size
+    if n < FEW:
         return
-    if span / n > _MAX_GAP_S:
-        raise data.error(
-            f"requests less than {_MAX_GAP_S:g} s apart on average if these are seconds, but they are "
-            f"{span / n:,.0f} s apart: set trace.options.arrival_unit=ms if they are milliseconds, =s if this is right",
-            int(arrival.argmax()),
-            column,
+    if span_s / n > _MAX_GAP_S:
+        smaller = {"s": "ms", "ms": "us", "us": "ns", "ns": "ns"}[unit]
+        expected = (
+            f"requests less than {_MAX_GAP_S:g} s apart on average if these are {_word(unit)}, but they are "
+            f"{span_s / n:,.0f} s apart: set {_OPTION}={smaller} if they are {_word(smaller)}, ={unit} if this is right"
         )
-    if span * _MAX_RATE_PER_S < n:
-        raise data.error(
-            f"a rate below {_MAX_RATE_PER_S:,.0f} requests/s, but {n:,} arrive within {span:g} s: "
-            "set trace.options.arrival_unit=s (or its unit) if that is right",
-            int(arrival.argmax()),
-            column,
+        raise log.error(expected, int(keys.argmax()), named.name)
+    if span_s * _MAX_RATE_PER_S < n:
+        expected = (
+            f"a rate below {_MAX_RATE_PER_S:,.0f} requests/s, but {n:,} arrive within {span_s:g} s: "
+            f"set {_OPTION}={unit} (or its unit) if that is right"
         )
+        raise log.error(expected, int(keys.argmax()), named.name)
+    if unit == "s" or named.unit != unit or epoch:
+        return
+    fractions = keys.dtype == np.float64 and np.count_nonzero(keys != np.floor(keys)) > n / 2
+    limit = _MAX_RATE_OF_FRACTIONS_PER_S if fractions else _MAX_RATE_BY_NAME_PER_S
+    if span_s * limit < n:
+        what = "of which most are no whole numbers, " if fractions else ""
+        expected = (
+            f"{_word(unit)}, as the name {named.name!r} says, but these {n:,} stamps, {what}are then "
+            f"{n / span_s:,.0f} requests/s: are they seconds ({n / span_s / PER_SECOND[unit]:,.3g} requests/s)? "
+            f"{_OPTION}=s, or ={unit} if the name is right"
+        )
+        raise log.error(expected, int(keys.argmax()), named.name)
+
+
+def _word(unit: str) -> str:
+    return {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}[unit]

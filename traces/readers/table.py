@@ -1,32 +1,28 @@
 """Any CSV or Parquet through a column map: ``columns={"prompt_tokens": "my_col"}``.
 
-Columns of the trace are looked for under their own names unless mapped; ``arrival_s``, ``prompt_tokens`` and
-``output_tokens`` must be there. Other columns of the file are ignored, and named in the provenance.
+Columns are found by :mod:`traces.readers.naming`; ``arrival_s``, ``prompt_tokens`` and ``output_tokens`` must be
+there. Other columns of the file are ignored, and named in the provenance. A file of any size is read piece by piece.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import SequenceMatcher
-from functools import partial
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from traces.check import BY_NAME, COLUMNS, MAX_TOKENS, Column
-from traces.errors import nearest
-from traces.readers.columns import Table, table
+from traces.check import BY_NAME
+from traces.readers import durations, hash_lists, stamps, table_chains
 from traces.readers.format import Format
+from traces.readers.inputs import read_inputs
+from traces.readers.log import Log, first_line
+from traces.readers.naming import Field, fields, recognised
 from traces.readers.repair import zero_outputs
-from traces.readers.stamps import UNITS, Stamps, read_stamps
-from traces.sessions import growing_chains
+from traces.readers.turns import Turns, think_times
 from traces.source import Source
 from traces.trace import Trace
-
-CONTEXTS = ("unknown", "grows")
-_BLOCK_TOKENS = 16
-_GROWTH = ("session", "turn", "prompt_tokens", "output_tokens")
-_REQUIRED = ("arrival_s", "prompt_tokens", "output_tokens")
 
 
 def read(
@@ -34,191 +30,195 @@ def read(
     *,
     columns: Mapping[str, str] | None = None,
     arrival_unit: str = "auto",
+    latency_unit: str = "auto",
     sort: bool = False,
     zero_output: str = "error",
     replay: str = "open",
     context: str = "unknown",
     prefix_block_tokens: int | None = None,
+    hash_kind: str | None = None,
+    assumed_ttft_s: float | None = None,
+    assumed_tpot_s: float | None = None,
 ) -> Trace:
     """Read a table.
 
     Args:
         source: a CSV with a header, or a Parquet file.
-        columns: trace column -> column of the file.
-        arrival_unit: unit of the arrivals, see :mod:`traces.readers.stamps`.
+        columns: input -> column of the file. Inputs are the columns of a trace, ``end_s`` (when a request ended,
+            on the clock of the arrivals), ``e2e_s`` (how long it took) and ``hash_ids`` (prefix block hashes).
+        arrival_unit: unit of the stamps, see :mod:`traces.readers.stamps`.
+        latency_unit: unit of ``ttft_s``, ``tpot_s`` and ``e2e_s``; ``auto``: what their names say, else seconds.
         sort: repair stamps that are out of order by sorting, counted in the provenance.
         zero_output: requests without output: ``error``, ``drop`` them, or count them as ``one`` token.
-        replay: replay mode; ``closed`` needs sessions with ``think_s``.
-        context: what later turns of a session share with earlier ones, which a table does not say. ``unknown``:
+        replay: replay mode; ``closed`` needs sessions with think times.
+        context: what later turns of a session share with earlier ones, where the table has no hashes. ``unknown``:
             no prefix is known, and no cache hits. ``grows``: a prompt begins with the whole turn before it, see
             :func:`traces.sessions.growing_chains`.
-        prefix_block_tokens: tokens of a prefix block where the context grows; None: 16.
+        prefix_block_tokens: tokens of a prefix block; None: what the file says, 16 where the context grows.
+        hash_kind: what a hash names: the whole ``prefix`` up to its block, or its ``block`` alone; None: prefix.
+        assumed_ttft_s: service before the first token, assumed for think times where no end of a turn is logged.
+        assumed_tpot_s: service time an output token, likewise.
 
     Raises:
-        TraceError: an unknown or missing column, a bad value, an implausible arrival unit.
+        TraceError: an unknown or missing column, a bad value, a time that is implausible in its unit.
     """
-    if arrival_unit not in UNITS:
-        expected = f"one of {', '.join(UNITS)}{nearest(str(arrival_unit), UNITS)}"
-        raise source.error(expected, column="trace.options.arrival_unit", value=arrival_unit)
-    if context not in CONTEXTS:
-        raise source.error(
-            f"one of {', '.join(CONTEXTS)}{nearest(str(context), CONTEXTS)}",
-            column="trace.options.context",
-            value=context,
-        )
-    data = table(source)
+    stamps.check_unit(source, "arrival_unit", arrival_unit)
+    stamps.check_unit(source, "latency_unit", latency_unit, durations.UNITS)
     if columns is not None and not isinstance(columns, Mapping):
         raise source.error("trace column: column of the file, a mapping", column="trace.options.columns", value=columns)
-    names = _names(data, dict(columns or {}))
-    stamps = read_stamps(data, names["arrival_s"], arrival_unit)
-    order = data.order(stamps.keys, names["arrival_s"], sort)
-    found = {
-        c: _column(data, BY_NAME[c], names[c]) for c in names if c not in ("arrival_s", "session", "output_tokens")
-    }
-    recorded = data.whole(names["output_tokens"], 0, MAX_TOKENS, "tokens")
-    keep, found["output_tokens"], zero_note = zero_outputs(recorded, zero_output, data)
-    if "session" in names:
-        found["session"] = _sessions(data, names["session"])
-    frame = pl.DataFrame(found).with_columns(pl.Series("arrival_s", stamps.arrival_s), row=pl.int_range(pl.len()))
-    if order.index is not None:
-        frame = frame[order.index]
-    kept = pl.Series(keep if order.index is None else keep[order.index])
-    if "session" in names:
-        if "turn" in names:
-            _check_turns(frame, data, names["turn"])
-        frame = _count_turns(frame.filter(kept))
+    log = Log(source)
+    where = fields(log, dict(columns or {}))
+    table_chains.check_options(source, context, prefix_block_tokens, where)
+    service = _service(source, where, assumed_ttft_s, assumed_tpot_s)
+    prompts, made = None, None
+    if "hash_ids" in where:
+        made = hash_lists.hashing(log, prefix_block_tokens, hash_kind)
+    elif hash_kind is not None:
+        raise source.error("a column hash_ids with it", column="trace.options.hash_kind", value=hash_kind)
+    inputs = read_inputs(log, where, arrival_unit, latency_unit)
+    rows = inputs.rows
+    order = log.order(inputs.stamps.keys, where["arrival_s"].name, sort)
+    named = rows["output_tokens"].alias(where["output_tokens"].name)
+    keep, rows["output_tokens"], zero_note = zero_outputs(named, zero_output, log)
+    if made is not None:
+        lists, prompt = rows.pop("hash_ids"), rows["prompt_tokens"].to_numpy()
+        prompts = hash_lists.prompt_chains(log, lists, prompt, made, where["hash_ids"].name)
+        del lists
+
+    index = order.index
+    _take(rows, index)
+    turns = Turns(rows["session"].to_numpy()) if "session" in where else None
+    if turns is not None and "turn" in where:
+        _check_turns(log, rows, turns, index, where["turn"].name)
+    if not keep.all():
+        index = np.flatnonzero(keep) if index is None else index[keep[index]]
+        _take(rows, np.flatnonzero(keep if order.index is None else keep[order.index]))
+        turns = None if turns is None else Turns(rows["session"].to_numpy())
+    think_note = None
+    if turns is None:
+        rows.pop("turn", None)
     else:
-        frame = frame.filter(kept)
-    growth, block, prefix_note = None, 0, None
-    if context == "grows":
-        block = _block(source, prefix_block_tokens, names)
-        session, turn, prompt, output = (frame[c].to_numpy() for c in _GROWTH)
-        growth = growing_chains(session, turn, prompt, output, block)
-        prefix_note = (
-            f"prefixes assumed, context=grows: {growth.grown} later turns begin with the whole turn before (prompt and "
-            f"output), {growth.cut} are shorter than that and share nothing; blocks of {block} tokens"
-        )
-    elif prefix_block_tokens is not None:
-        raise source.error(
-            "trace.options.context=grows with it", column="trace.options.prefix_block_tokens", value=prefix_block_tokens
-        )
-    elif "session" in names:
-        prefix_note = (
-            "no prefixes known, so later turns hit no cache: trace.options.context=grows takes each turn's prompt to "
-            "begin with the whole turn before"
-        )
-    used = set(names.values())
-    ignored = [c for c in data.frame.columns if c not in used]
+        rows["turn"] = pl.Series("turn", turns.turn)
+        think_note = _think(rows, turns, service)
+    if replay != "open":
+        _need_think(source, rows, turns, replay)
+    if prompts is not None and made is not None:
+        chains = table_chains.recorded(prompts, made, index, rows, turns)
+    else:
+        chains = table_chains.assumed(context, prefix_block_tokens, rows, turns)
+    used = {field.name for field in where.values()}
+    ignored = [name for name in log.columns if name not in used]
     notes = (
         source.provenance,
-        f"columns {', '.join(f'{k}={v}' for k, v in sorted(names.items()))}",
+        f"columns {', '.join(f'{name}={field.name}' for name, field in sorted(where.items()))}",
         f"columns ignored: {', '.join(ignored)}" if ignored else None,
-        stamps.note,
+        *inputs.notes,
         order.note,
         zero_note,
-        prefix_note,
+        think_note,
+        chains.note,
     )
     return Trace.build(
         source.stem,
-        frame.drop("row"),
-        chain_offsets=growth.offsets if growth else None,
-        chain_ids=growth.ids if growth else None,
-        prefix_block_tokens=block,
+        {name: values for name, values in rows.items() if name in BY_NAME},
+        chain_offsets=chains.offsets,
+        chain_ids=chains.ids,
+        prefix_block_tokens=chains.block_tokens,
         replay=replay,
         provenance=[note for note in notes if note],
-        duration_s=_duration(stamps, frame, replay),
+        duration_s=float(inputs.stamps.arrival_s.max()) if replay == "open" else 0.0,
     )
 
 
-def _block(source: Source, tokens: int | None, names: Mapping[str, str]) -> int:
-    """Tokens of a prefix block where the context grows, which needs sessions."""
-    if "session" not in names:
-        expected = "a session column with it, or one mapped with trace.options.columns.session=NAME"
-        raise source.error(expected, column="trace.options.context", value="grows")
-    if tokens is None:
-        return _BLOCK_TOKENS
-    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
-        raise source.error(
-            "a whole number of tokens, 1 or more", column="trace.options.prefix_block_tokens", value=tokens
-        )
-    return tokens
+@dataclass(frozen=True, slots=True)
+class _Service:
+    """Service that is assumed where no end of a request is logged."""
+
+    ttft_s: float
+    tpot_s: float
 
 
-def _names(data: Table, given: dict[str, str]) -> dict[str, str]:
-    """Trace column -> column of the file."""
-    for column, name in given.items():
-        if column not in BY_NAME:
-            expected = f"a trace column{nearest(column, BY_NAME) or ' (' + ', '.join(BY_NAME) + ')'}"
-            raise data.source.error(expected, column=f"trace.options.columns.{column}", value=name)
-        if not isinstance(name, str):
-            raise data.source.error("a column name", column=f"trace.options.columns.{column}", value=name)
-        data.need([name])
-    names = {c.name: c.name for c in COLUMNS if c.name in data.frame.columns and c.name not in given} | given
-    for column in _REQUIRED:
-        if column not in names:
-            hint = _likely(column, data, names) or f" (found: {', '.join(data.frame.columns[:12])})"
-            expected = f"this column to be present, or mapped with trace.options.columns.{column}=NAME{hint}"
-            raise data.source.error(expected, column=column)
-    return names
+def _service(source: Source, where: Mapping[str, Field], ttft_s: float | None, tpot_s: float | None) -> _Service | None:
+    """The assumed service, or None; both numbers or none, and only where think times are to be found."""
+    if ttft_s is None and tpot_s is None:
+        return None
+    given = {"assumed_ttft_s": ttft_s, "assumed_tpot_s": tpot_s}
+    for name, value in given.items():
+        option = f"trace.options.{name}"
+        if "session" not in where:
+            raise source.error("a session column with it, as think times are between turns", column=option, value=value)
+        if "think_s" in where:
+            raise source.error("none, as the table has think times", column=option, value=value)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < np.inf:
+            expected = "0 or more seconds; both assumed_ttft_s and assumed_tpot_s, or neither"
+            raise source.error(expected, column=option, value="nothing" if value is None else value)
+    return _Service(float(ttft_s or 0.0), float(tpot_s or 0.0))
 
 
-def _likely(column: str, data: Table, names: Mapping[str, str]) -> str:
-    """The free column of the file whose name is closest, unless it is closer to another column that must be there."""
-
-    def alike(name: str, wanted: str) -> float:
-        return SequenceMatcher(None, name.lower(), wanted).ratio()
-
-    free = [c for c in data.frame.columns if c not in names.values()]
-    return nearest(column, [c for c in free if max(_REQUIRED, key=partial(alike, c)) == column])
+def _take(rows: dict[str, pl.Series], index: NDArray[np.int64] | None) -> None:
+    """Bring every column into another order, one by one, so that one copy at a time is held."""
+    if index is not None:
+        for name in rows:
+            rows[name] = rows[name][index]
 
 
-def _column(data: Table, column: Column, name: str) -> pl.Series:
-    if column.low is None or column.high is None:
-        values = data.text(name)
-        if not column.nullable and values.null_count():
-            raise data.error(column.meaning, int(np.argmax(values.is_null().to_numpy())), name)
-        return values
-    if column.dtype == pl.Int64:
-        return data.whole(name, int(column.low), int(column.high), column.meaning, null=column.nullable)
-    return data.number(name, column.low, column.high, column.meaning, null=column.nullable)
+def _check_turns(
+    log: Log, rows: Mapping[str, pl.Series], turns: Turns, index: NDArray[np.int64] | None, name: str
+) -> None:
+    """Turns of the file must be 1, 2, 3, ... of each session in order of arrival."""
+    given, session = rows["turn"].to_numpy(), turns.session
+    bad = (given != turns.turn) & (session >= 0)
+    if not bad.any():
+        return
+    at = int(np.argmax(bad))
+    twice = bool(((session[:at] == session[at]) & (given[:at] == given[at])).any())
+    expected = "each turn of a session once" if twice else "turns 1, 2, 3, ... of a session in order of arrival"
+    raise log.error(expected, at if index is None else int(index[at]), name)
 
 
-def _sessions(data: Table, name: str) -> pl.Series:
-    """Session numbers by first appearance of their key; empty and -1 are none."""
-    key = data.text(name).str.strip_chars()
-    key = pl.select(pl.when(key.is_in(["", "-1"])).then(None).otherwise(key).alias("key")).to_series()
-    frame = pl.DataFrame({"key": key, "row": pl.int_range(key.len(), eager=True)})
-    first = frame.select(pl.when(pl.col("key").is_null()).then(-1).otherwise(pl.col("row").first().over("key")))
-    return first.to_series().cast(pl.Int64)
+def _think(rows: dict[str, pl.Series], turns: Turns, service: _Service | None) -> str | None:
+    """Think times as given, or from the ends of turns: logged, of logged latencies, or assumed."""
+    if "think_s" in rows:  # loggers write 0 on a first turn, where there is nothing to think about
+        first = pl.Series(turns.turn == 1)
+        rows["think_s"] = pl.select(pl.when(~first).then(rows["think_s"])).to_series()
+        return None
+    arrival, output = rows["arrival_s"].to_numpy(), rows["output_tokens"].to_numpy()
+    ends: dict[str, NDArray[np.float64]] = {}
+    if "end_s" in rows:
+        ends["logged end stamps"] = rows["end_s"].to_numpy()
+    if "e2e_s" in rows:
+        ends["arrival + logged latency"] = arrival + _filled(rows["e2e_s"])
+    if "ttft_s" in rows and "tpot_s" in rows:
+        tail = np.where(output > 1, _filled(rows["tpot_s"]), 0.0) * (output - 1)
+        ends["arrival + logged ttft + tpot x (output - 1)"] = arrival + _filled(rows["ttft_s"]) + tail
+    if service is not None:
+        how = f"an assumed service of {service.ttft_s:g} s + {service.tpot_s:g} s a token"
+        ends[how] = arrival + service.ttft_s + service.tpot_s * output
+    if not ends:
+        return None
+    thinking = think_times(arrival, turns.previous, ends)
+    rows["think_s"] = thinking.think_s
+    return thinking.note
 
 
-def _check_turns(frame: pl.DataFrame, data: Table, name: str) -> None:
-    rows = frame.filter(pl.col("session") >= 0)
-    twice = rows.filter(~pl.struct("session", "turn").is_first_distinct())["row"]
-    if twice.len():
-        raise data.error("each turn of a session once", int(twice[0]), name)
-    gap = rows.filter(pl.col("turn") != pl.int_range(1, pl.len() + 1).over("session"))["row"]
-    if gap.len():
-        raise data.error("turns 1, 2, 3, ... of a session in order of arrival", int(gap[0]), name)
+def _filled(values: pl.Series) -> NDArray[np.float64]:
+    return values.cast(pl.Float64).fill_null(np.nan).to_numpy()
 
 
-def _count_turns(frame: pl.DataFrame) -> pl.DataFrame:
-    """Turns counted from 1 by arrival: where the file has none, or a repair dropped some."""
-    count = pl.int_range(1, pl.len() + 1).over("session")
-    frame = frame.with_columns(turn=pl.when(pl.col("session") >= 0).then(count).otherwise(1))
-    if "think_s" in frame.columns:  # loggers write 0 on a first turn, where there is nothing to think about
-        frame = frame.with_columns(think_s=pl.when(pl.col("turn") == 1).then(None).otherwise(pl.col("think_s")))
-    return frame
-
-
-def _duration(stamps: Stamps, frame: pl.DataFrame, replay: str) -> float:
-    return float(stamps.arrival_s.max()) if replay == "open" else 0.0
+def _need_think(source: Source, rows: Mapping[str, pl.Series], turns: Turns | None, replay: str) -> None:
+    """Say what would give think times where a replay needs them and the table has nothing of the kind."""
+    if turns is None or "think_s" in rows or not (turns.turn > 1).any():
+        return
+    expected = (
+        f"think times, which replay={replay} needs: a column think_s, or the ends of turns (end_s, e2e_s, or ttft_s "
+        "and tpot_s), or trace.options.assumed_ttft_s and trace.options.assumed_tpot_s to assume a service time"
+    )
+    raise source.error(expected, column="think_s")
 
 
 def sniff(name: str, head: bytes) -> bool:
     """True if the header has the three columns that a trace needs, under their own names."""
-    first = head.split(b"\n", 1)[0].decode("utf-8", "replace").lstrip("\ufeff")
-    return set(_REQUIRED) <= {field.strip().strip('"') for field in first.split(",")}
+    return recognised(first_line(head))
 
 
 FORMAT = Format("table", read, sniff, "any CSV or Parquet through a column map")
