@@ -26,6 +26,7 @@ ACTIONS = {
     "list": "listing",
     "fetch": "fetching",
     "describe": "describing",
+    "convert": "converting",
     "hash": "hashing",
     "default": "default",
 }
@@ -40,6 +41,8 @@ EXAMPLES = (
     "action=fetch trace=azure_conv",
     "action=describe trace=mooncake_conversation",
     "action=describe trace.path=my.csv trace.format=table trace.options.columns.prompt_tokens=my_col",
+    "action=describe trace=azure_conv 'trace.steps=[{name: thin, keep: 0.5}]' zone=test",
+    "action=convert trace=azure_conv 'trace.steps=[{name: rate, factor: 2}]' csv=true out=DIR",
     "action=hash path=prompts.jsonl tokenizer=tokenizer.json out=DIR",
     "action=default out=DIR",
 )

@@ -1,4 +1,4 @@
-"""Statistics of a trace: load, burstiness, lengths, sessions, and what an endless prefix cache would hit."""
+"""Statistics of a trace: load, burstiness, lengths, sessions, and what a prefix cache would hit."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from traces.prefix_cache import hit_curve
 from traces.trace import Trace
 from traces.transform import session_starts
 
-LEVELS = {"p10": 0.1, "p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
+LEVELS = {"p10": 0.1, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p90": 0.9, "p95": 0.95, "p99": 0.99, "max": 1.0}
 SCALES_S = (1, 10, 60)
+CURVE_SCALES_S = (1, 2, 3, 5, 7, 10, 15, 20, 30, 45, 60, 90, 120, 180, 240, 300, 450, 600)
+RATE_BINS = 120
+"""Intervals of the rate over time, of whole seconds."""
 
 
 def describe(trace: Trace) -> dict[str, Any]:
-    """A flat summary, units in the keys; what a trace does not have is left out.
+    """A summary, units in the keys; what a trace does not have is left out, and said in ``lacks``.
 
     ``arrival_*`` are of requests in open replay and of session starts otherwise. The index of dispersion is
     variance over mean of the counts in intervals of that length: 1 for Poisson, more for bursts.
@@ -31,6 +35,44 @@ def describe(trace: Trace) -> dict[str, Any]:
         "duration_s": trace.duration_s,
         "rate_per_s": trace.rate_per_s,
     }
+    stats |= _arrivals(trace)
+    for column in ("prompt_tokens", "output_tokens"):
+        stats |= spread(frame[column], column)
+        stats[f"{column}_total"] = int(frame[column].sum())
+    correlation = frame.select(pl.corr("prompt_tokens", "output_tokens", method="spearman")).item()
+    if correlation is not None and np.isfinite(correlation):
+        stats["prompt_output_rank_correlation"] = float(correlation)
+    stats |= _sessions(trace)
+    for column in ("class", "tenant", "model"):
+        if column in frame.columns:
+            counts = frame[column].drop_nulls().value_counts(sort=True).head(20)
+            stats[f"{column}_requests"] = dict(zip(counts[column].to_list(), counts["count"].to_list(), strict=True))
+    if "cancel_after_s" in frame.columns:
+        stats["cancelled_share"] = 1.0 - frame["cancel_after_s"].null_count() / len(trace)
+    stats |= _prefixes(trace)
+    stats["lacks"] = lacks(trace)
+    stats["provenance"] = list(trace.provenance)
+    return stats
+
+
+def lacks(trace: Trace) -> list[str]:
+    """What the trace does not hold, and what that means for a comparison on it; sentences."""
+    found = []
+    if not trace.prefix_block_tokens:
+        found.append("no prefix information: prefix-aware policies are not ranked on this trace")
+    if not trace.n_sessions:
+        found.append("no sessions: every request stands alone, and policies that keep sessions together see none")
+    if not {"ttft_s", "tpot_s"} <= set(trace.frame.columns):
+        found.append("no end stamps: what a request took on its own cluster is not in the trace")
+    if trace.n_sessions and trace.replay == "open":
+        later = trace.frame.filter(pl.col("turn") > 1)
+        if later.height and later["think_s"].null_count():
+            found.append("no think times: replay=closed is not possible")
+    return found
+
+
+def _arrivals(trace: Trace) -> dict[str, Any]:
+    stats: dict[str, Any] = {}
     arrival = fixed_arrivals(trace)
     gaps = np.diff(arrival)
     if gaps.size and gaps.mean() > 0:
@@ -40,24 +82,57 @@ def describe(trace: Trace) -> dict[str, Any]:
         index = dispersion(arrival, trace.duration_s, scale_s)
         if index is not None:
             stats[f"arrival_dispersion_{scale_s}s"] = index
-    for column in ("prompt_tokens", "output_tokens"):
-        stats |= _spread(frame[column], column)
-        stats[f"{column}_total"] = int(frame[column].sum())
-    if trace.n_sessions:
-        turns = frame.filter(pl.col("session") >= 0).group_by("session").len()["len"]
-        stats["turns_mean"] = float(turns.to_numpy().mean())
-        stats["turns_max"] = int(turns.to_numpy().max())
-        stats["later_turns_share"] = float((frame["turn"] > 1).to_numpy().mean())
-        think = frame["think_s"].drop_nulls()
-        if think.len():
-            stats |= _spread(think, "think_s")
-    if trace.prefix_block_tokens:
-        stats["prefix_block_tokens"] = trace.prefix_block_tokens
-        stats["prefix_ids"] = trace.n_prefix_ids
-        stats["ideal_block_hit_share"] = ideal_hit_share(trace, outputs=False)
-        stats["ideal_block_hit_share_with_outputs"] = ideal_hit_share(trace)
-    stats["provenance"] = list(trace.provenance)
+    curve = [(s, dispersion(arrival, trace.duration_s, s)) for s in CURVE_SCALES_S]
+    stats["arrival_dispersion_curve"] = {
+        "scale_s": [s for s, index in curve if index is not None],
+        "index": [index for _, index in curve if index is not None],
+    }
+    if trace.duration_s > 0:
+        width_s = max(1.0, float(np.ceil(trace.duration_s / RATE_BINS)))
+        edges = np.append(np.arange(0.0, trace.duration_s, width_s), trace.duration_s)
+        counts = np.histogram(arrival, edges)[0]
+        stats["arrival_rate"] = {
+            "start_s": edges[:-1].tolist(),
+            "end_s": edges[1:].tolist(),
+            "per_s": (counts / np.diff(edges)).tolist(),
+        }
     return stats
+
+
+def _sessions(trace: Trace) -> dict[str, Any]:
+    if not trace.n_sessions:
+        return {}
+    frame = trace.frame
+    turns = np.bincount(frame["session"].to_numpy()[frame["session"].to_numpy() >= 0])
+    stats = spread(pl.Series(turns), "turns")
+    stats["later_turns_share"] = float((frame["turn"] > 1).to_numpy().mean())
+    stats["in_sessions_of_two_or_more_share"] = float(turns[turns > 1].sum() / len(trace))
+    order = np.lexsort((frame["turn"].to_numpy(), frame["session"].to_numpy()))
+    prompt, session = frame["prompt_tokens"].to_numpy()[order], frame["session"].to_numpy()[order]
+    later = (session[1:] == session[:-1]) & (session[1:] >= 0)
+    if later.any():
+        stats["shrinking_prompts_share_of_later_turns"] = float((prompt[1:] < prompt[:-1])[later].mean())
+    think = frame["think_s"].drop_nulls()
+    if think.len():
+        stats |= spread(think, "think_s")
+    stats["sessions_how"] = [note for note in trace.provenance if "session" in note or "think time" in note]
+    return stats
+
+
+def _prefixes(trace: Trace) -> dict[str, Any]:
+    if not trace.prefix_block_tokens:
+        return {}
+    curve = hit_curve(trace)
+    return {
+        "prefix_block_tokens": trace.prefix_block_tokens,
+        "prefix_ids": trace.n_prefix_ids,
+        "ideal_block_hit_share": ideal_hit_share(trace, outputs=False),
+        "ideal_block_hit_share_with_outputs": ideal_hit_share(trace),
+        "cache_tokens_for_half_of_the_hits": curve.blocks_for(0.5) * trace.prefix_block_tokens,
+        "cache_tokens_for_nine_in_ten_hits": curve.blocks_for(0.9) * trace.prefix_block_tokens,
+        "hit_curve": curve.points(),
+        "hit_curve_prompts_alone": hit_curve(trace, outputs=False).points(),
+    }
 
 
 def fixed_arrivals(trace: Trace) -> NDArray[np.float64]:
@@ -98,6 +173,7 @@ def ideal_hit_share(trace: Trace, *, outputs: bool = True) -> float:
     return float((hit & in_prompt).sum() / max(1, in_prompt.sum()))
 
 
-def _spread(values: pl.Series, name: str) -> dict[str, float]:
+def spread(values: pl.Series, name: str) -> dict[str, Any]:
+    """Mean and quantiles of a column, keys with ``name`` before them."""
     stats = {f"{name}_mean": float(values.to_numpy().mean())}
     return stats | {f"{name}_{label}": float(np.quantile(values.to_numpy(), q)) for label, q in LEVELS.items()}
