@@ -10,12 +10,18 @@ from traces.source import Source
 from traces.trace import Trace
 
 MODULES = (
+    "dynamo",
+    "aiperf",
+    "vllm_engine",
+    "vllm_bench",
+    "guidellm",
     "azure",
     "bailian",
     "llmservingsim",
     "vidur",
     "mooncake",
     "agentic",
+    "gateway",
     "table",
     "canonical",
 )

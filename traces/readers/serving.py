@@ -1,0 +1,321 @@
+"""From what a serving log says of each request to a trace: failures, cancels, sessions, think times, replay.
+
+Shared by the readers of serving systems' and benchmark tools' logs. They write a line when a request *ends*, so lines
+are in no order of arrival; they are sorted by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from traces.readers.chains import with_outputs
+from traces.readers.clock import check_stages, one_of, per_token
+from traces.readers.columns import Table
+from traces.readers.repair import zero_outputs
+from traces.readers.users import kept_in_flight, streams_of
+from traces.source import Source
+from traces.trace import Trace
+from traces.transform import gather_chains
+
+OK, CANCELLED, ERROR = "ok", "cancelled", "error"
+FAILURES = ("drop", "keep")
+MISSING = ("error", "drop")
+_MANY_LATE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """Requests of a log, in the order of the file. Seconds on one clock; NaN or null where unknown.
+
+    Attributes:
+        table: for errors.
+        arrival_s: (n,) arrivals.
+        first_s: (n,) first tokens.
+        end_s: (n,) ends.
+        prompt: (n,) prompt tokens.
+        output: (n,) output tokens.
+        status: (n,) ``ok``, ``cancelled`` (by the client), ``error``, or null.
+        names: columns of arrival, first token and end, for errors.
+        session: (n,) session key, null for none; None if the log has no sessions.
+        tpot_s: (n,) time an output token as recorded, and its column; None if the log has none.
+        columns: further columns of the trace.
+        chain_offsets: (n+1,) CSR offsets into ``chain_ids``; None if the log has no prefixes.
+        chain_ids: prefix ids of the full prompt blocks.
+        block_tokens: tokens of a prefix block.
+    """
+
+    table: Table
+    arrival_s: NDArray[np.float64]
+    first_s: NDArray[np.float64]
+    end_s: NDArray[np.float64]
+    prompt: pl.Series
+    output: pl.Series
+    status: pl.Series
+    names: tuple[str, str, str]
+    session: pl.Series | None = None
+    tpot_s: tuple[NDArray[np.float64], str] | None = None
+    columns: Mapping[str, pl.Series] = field(default_factory=dict)
+    chain_offsets: NDArray[np.int64] | None = None
+    chain_ids: NDArray[np.int64] | None = None
+    block_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """What to do with it.
+
+    Attributes:
+        failures: requests with an error: ``drop`` or ``keep`` them.
+        missing: requests that ended well without a token count: ``error`` or ``drop``.
+        zero_output: those that ended well without an output: ``error``, ``drop`` or ``one``.
+        implausible: ``ask`` or ``keep``.
+        replay: replay mode, or None: ``clients`` with users, else ``open``.
+        users: how many users kept a request in flight; None: it was no such benchmark.
+        assumed_ttft_s: where a request has no end: service before the first token.
+        assumed_tpot_s: and a token.
+    """
+
+    failures: str = "drop"
+    missing: str = "error"
+    zero_output: str = "error"
+    implausible: str = "ask"
+    replay: str | None = None
+    users: int | None = None
+    assumed_ttft_s: float = 1.0
+    assumed_tpot_s: float = 0.03
+
+
+def build(source: Source, log: Log, how: Handling, notes: list[str | None]) -> Trace:
+    """A trace of a log. ``notes`` go before those of this function.
+
+    Raises:
+        TraceError: counts, stamps or latencies that cannot be; no request that is left.
+    """
+    table, notes = log.table, [source.provenance, *notes]
+    one_of(table, "failures", how.failures, FAILURES)
+    one_of(table, "missing", how.missing, MISSING)
+    for option, value in (("assumed_ttft_s", how.assumed_ttft_s), ("assumed_tpot_s", how.assumed_tpot_s)):
+        if not 0 <= value < np.inf:
+            raise source.error("0 or more seconds", column=f"trace.options.{option}", value=value)
+    start = float(log.arrival_s.min())
+    observed_s = float(log.arrival_s.max()) - start
+    keep, output, cancel_s, outcome_notes = _outcomes(source, log, how)
+    first, end = check_stages(table, log.arrival_s, log.first_s, log.end_s, log.names)
+    recorded, name = log.tpot_s or (None, log.names[2])
+    normal = keep & np.isnan(cancel_s)
+    ttft, e2e = first - log.arrival_s, end - log.arrival_s
+    tokens = output.fill_null(0).to_numpy()
+    tpot, latency_note = per_token(
+        table,
+        np.where(normal, ttft, np.nan),
+        np.where(normal, e2e, np.nan),
+        tokens,
+        None if recorded is None else np.where(normal, recorded, np.nan),
+        name,
+        how.implausible,
+    )
+    index = np.flatnonzero(keep)
+    index = index[np.argsort(log.arrival_s[index], kind="stable")]
+    if (np.diff(index) < 0).any():
+        outcome_notes.append("lines stand in the order in which requests ended: sorted by arrival")
+    arrival, end, tokens = log.arrival_s[index] - start, end[index] - start, tokens[index]
+    unknown = np.isnan(end)
+    end = np.where(unknown, arrival + how.assumed_ttft_s + how.assumed_tpot_s * tokens, end)
+    columns: dict[str, pl.Series] = {
+        "arrival_s": pl.Series(arrival),
+        "prompt_tokens": log.prompt[index],
+        "output_tokens": pl.Series(tokens),
+        **{name: values[index] for name, values in log.columns.items()},
+        "ttft_s": pl.Series(ttft[index]).fill_nan(None),
+        "tpot_s": pl.Series(tpot[index]).fill_nan(None),
+        "cancel_after_s": pl.Series(cancel_s[index]).fill_nan(None),
+        "status": log.status[index],
+    }
+    sessions, child, session_notes = _sessions(log, how, index, arrival, end, unknown)
+    columns |= sessions
+    for optional in ("ttft_s", "tpot_s", "cancel_after_s", "status"):
+        if columns[optional].null_count() == index.size:
+            del columns[optional]
+    offsets = ids = None
+    if log.chain_offsets is not None and log.chain_ids is not None:
+        offsets, ids = gather_chains(log.chain_offsets, log.chain_ids, index)
+        prompt = log.prompt[index].to_numpy()
+        offsets, ids, known = with_outputs(offsets, ids, prompt, tokens, child, log.block_tokens, whole_answer=True)
+        session_notes.append(
+            f"prefix chains as recorded, full blocks of {log.block_tokens} tokens; blocks that an output completes are "
+            f"known for {known:,} of {index.size:,} requests, from the prompt of the next turn"
+        )
+    replay = how.replay or ("clients" if how.users else "open")
+    return Trace.build(
+        source.stem,
+        columns,
+        chain_offsets=offsets,
+        chain_ids=ids,
+        prefix_block_tokens=log.block_tokens,
+        replay=replay,
+        provenance=[note for note in (*notes, *outcome_notes, latency_note, *session_notes) if note],
+        duration_s=observed_s if replay == "open" else 0.0,
+    )
+
+
+def _outcomes(
+    source: Source, log: Log, how: Handling
+) -> tuple[NDArray[np.bool_], pl.Series, NDArray[np.float64], list[str | None]]:
+    """Requests to keep, their outputs, when the client cancelled (NaN), and notes."""
+    n, notes = log.arrival_s.size, list[str | None]()
+    failed = (log.status == ERROR).fill_null(False).to_numpy()
+    cancelled = (log.status == CANCELLED).fill_null(False).to_numpy()
+    keep = np.ones(n, np.bool_)
+    if failed.any():
+        if how.failures == "drop":
+            keep &= ~failed
+        what = "left out" if how.failures == "drop" else "kept, with their status"
+        notes.append(f"failures={how.failures}: {failed.sum():,} of {n:,} requests ended in an error, {what}")
+    ended = keep & ~failed & ~cancelled
+    for tokens, what in ((log.prompt, "prompt"), (log.output, "output")):
+        lacking = tokens.is_null().to_numpy()
+        if what == "prompt":
+            lacking = lacking | (tokens == 0).fill_null(False).to_numpy()
+        if (lacking & ended).any():
+            if how.missing == "error":
+                count, at = int((lacking & ended).sum()), int(np.argmax(lacking & ended))
+                expected = f"a count of {what} tokens ({count:,} requests have none); trace.options.missing=drop"
+                raise log.table.error(f"{expected} leaves them out", at, tokens.name)
+            notes.append(f"missing=drop: {(lacking & ended).sum():,} requests without a {what} count left out")
+            keep &= ~(lacking & ended)
+            ended &= ~lacking
+        if what == "prompt" and (lacking & keep).any():
+            notes.append(f"{(lacking & keep).sum():,} cancelled or failed requests have no prompt count: left out")
+            keep &= ~lacking
+    output = log.output
+    short = keep & ~ended & (output.is_null() | (output == 0)).fill_null(True).to_numpy()
+    if short.any():
+        output = pl.select(pl.when(pl.Series(short)).then(1).otherwise(output).alias(output.name)).to_series()
+        notes.append(f"{short.sum():,} cancelled or failed requests have no output: counted as one token")
+    rows = np.array([log.table.row_number(int(i)) for i in np.flatnonzero(keep)], np.int64)
+    if not keep.any():
+        raise source.error("at least one request that ended well", value=f"{n:,} that did not")
+    some, counted, zero_note = zero_outputs(output.filter(pl.Series(keep)), how.zero_output, (source, rows))
+    whole = output.to_numpy().astype(np.float64)
+    whole[keep] = counted.to_numpy()
+    keep[np.flatnonzero(keep)[~some]] = False
+    notes.append(zero_note)
+    cancel_s = np.where(cancelled, log.end_s - log.arrival_s, np.nan)
+    known = ~np.isnan(cancel_s) & keep
+    if known.any():
+        notes.append(
+            f"{known.sum():,} requests were cancelled by the client: cancel_after_s, as recorded; their "
+            "output is what was generated until then, so a faster cluster ends them before the cancel"
+        )
+    return keep, pl.Series(output.name, whole).fill_nan(None).cast(pl.Int64), cancel_s, notes
+
+
+def _sessions(
+    log: Log,
+    how: Handling,
+    index: NDArray[np.int64],
+    arrival: NDArray[np.float64],
+    end: NDArray[np.float64],
+    unknown: NDArray[np.bool_],
+) -> tuple[dict[str, pl.Series], NDArray[np.int64], list[str | None]]:
+    """Columns session, turn and think_s, the row of each one's next turn (-1), and notes."""
+    n, child = index.size, np.full(index.size, -1, np.int64)
+    if how.users:
+        users = streams_of(arrival, end, how.users)
+        if users.late > _MANY_LATE * n:
+            raise log.table.source.error(
+                f"at most {how.users} requests in flight, one a user, but {users.late:,} of {n:,} begin while all are "
+                "busy: set trace.options.replay=open",
+                column="trace.options.concurrency",
+                value=how.users,
+            )
+        note = (
+            f"closed loop: {how.users} users, {int(users.stream.max()) + 1} of them seen, each sends when its last "
+            f"request has ended; think times from recorded ends, median {_median(users.think_s) * 1e3:.3g} ms"
+        )
+        return _columns(users.stream, users.turn, users.think_s), _next(users.parent, child), [note]
+    if log.session is None:
+        return {}, child, []
+    key = log.session[index]
+    groups = (
+        pl.DataFrame({"key": key}).with_row_index().drop_nulls("key").group_by("key", maintain_order=True).agg("index")
+    )
+    session, turn, think = np.full(n, -1, np.int64), np.ones(n, np.int64), np.full(n, np.nan)
+    count = split = 0
+    for rows in groups["index"]:
+        at = rows.to_numpy()
+        one = streams_of(arrival[at], end[at])
+        session[at], turn[at], think[at] = one.stream + count, one.turn, one.think_s
+        later = one.parent >= 0
+        child[at[one.parent[later]]] = at[later]
+        count, split = count + int(one.stream.max()) + 1, split + int(one.stream.max())
+    later = turn > 1
+    guessed = int(unknown[child >= 0].sum())
+    notes: list[str | None] = [
+        f"sessions: {groups.height:,} keys, {(session >= 0).mean():.1%} of requests; think time = end of the turn "
+        f"before to this arrival, {int(later.sum()) - guessed:,} from recorded ends"
+        + (
+            f", {guessed:,} from assumed ones ({how.assumed_ttft_s:g} s + {how.assumed_tpot_s:g} s a token)"
+            if guessed
+            else ""
+        )
+    ]
+    if split:
+        notes.append(
+            f"parallel calls: requests that began before the last one of their session had ended are {split:,} more "
+            "streams, each a session of its own"
+        )
+    return _columns(session, turn, think), child, notes
+
+
+def _columns(session: NDArray[np.int64], turn: NDArray[np.int64], think: NDArray[np.float64]) -> dict[str, pl.Series]:
+    return {"session": pl.Series(session), "turn": pl.Series(turn), "think_s": pl.Series(think).fill_nan(None)}
+
+
+def _next(parent: NDArray[np.int64], child: NDArray[np.int64]) -> NDArray[np.int64]:
+    later = np.flatnonzero(parent >= 0)
+    child[parent[later]] = later
+    return child
+
+
+def _median(values: NDArray[np.float64]) -> float:
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if known.size else 0.0
+
+
+def users_of(
+    source: Source, concurrency: int | None, arrival_s: NDArray[np.float64], end_s: NDArray[np.float64], told: str
+) -> int | None:
+    """Users of a benchmark whose file does not say how it paced requests.
+
+    Args:
+        source: for errors.
+        concurrency: the option: users, 0 for an open loop, None to look at the stamps.
+        arrival_s: (n,) starts in any order.
+        end_s: (n,) ends, NaN where unknown.
+        told: where the protocol would have stood.
+
+    Raises:
+        TraceError: None, and the stamps look like those of a closed loop.
+    """
+    if concurrency is not None:
+        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 0:
+            raise source.error(
+                "a number of users, 0 for an open loop", column="trace.options.concurrency", value=concurrency
+            )
+        return concurrency or None
+    known = ~np.isnan(end_s)
+    order = np.argsort(arrival_s[known], kind="stable")
+    kept = kept_in_flight(arrival_s[known][order], end_s[known][order])
+    if kept is None:
+        return None
+    raise source.error(
+        f"to know whether the run was open or closed loop, which {told} says: {kept} requests are in flight nearly all "
+        f"the time; set trace.options.concurrency={kept} if the tool kept so many in flight, =0 if it followed a rate",
+        column="trace.options.concurrency",
+    )
