@@ -22,11 +22,14 @@ import polars as pl
 from research.errors import ResearchError, nearest
 
 if TYPE_CHECKING:
+    from envs.cluster.spec import ClusterSpec
     from traces import Trace
     from traces.steps import Stepped
 
 ZONES = ("train", "validation", "test")
 CUSTOM = "custom"
+LOGGED = "logged"
+"""Not a policy: the routes that the trace recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,11 +209,11 @@ def _base(choice: TraceChoice, zone: str) -> tuple[Trace, float, float]:
 
 @dataclass(frozen=True, slots=True)
 class PolicyChoice:
-    """A policy of the registry, or any object by ``target``.
+    """A policy of the registry, any object by ``target``, or the routes of the trace itself (``logged``).
 
     Attributes:
         label: name in tables, unique in a study.
-        name: registry name, or ``custom``.
+        name: registry name, ``custom`` or ``logged``.
         target: ``package.module:Attribute`` of a custom policy.
         params: parameters given, as sorted (name, value) pairs.
     """
@@ -245,6 +248,8 @@ class PolicyChoice:
             raise ResearchError(f"{where}: target is for name=custom, not for {name!r}")
         else:
             label = name
+        if name == LOGGED:
+            return cls(label, name, None, _worker_ids(rest, where))
         choice = cls(label, name, target, _pairs(rest))
         if target is not None:
             return choice
@@ -264,16 +269,40 @@ class PolicyChoice:
 
         Raises:
             PolicyError: unknown name or parameter.
-            ResearchError: a target that cannot be imported, or is no policy.
+            ResearchError: a target that cannot be imported, or is no policy; ``logged``, which is no router.
         """
+        if self.replays:
+            raise ResearchError(
+                "policy logged replays the routes that a trace recorded: it has no rule that could route other "
+                "requests, be exported or be the reference"
+            )
         if self.target is None:
             from policies.registry import load
 
             return load(self.name, **dict(self.params))
         return _build_target(self.target, dict(self.params))
 
+    @property
+    def replays(self) -> bool:
+        """Whether this is the log of the trace, and no router."""
+        return self.name == LOGGED
+
+    def build_for(self, trace: Trace, cluster: ClusterSpec) -> Any:
+        """A fresh policy for one run of ``trace`` on ``cluster``.
+
+        Raises:
+            TraceError: ``logged``, and the trace has no routes, or some that the cluster cannot carry out.
+        """
+        if not self.replays:
+            return self.build()
+        from envs.logged import LoggedRoutes
+
+        return LoggedRoutes(trace, cluster, dict(dict(self.params).get("worker_ids", ())))
+
     def identity(self) -> dict[str, Any]:
         """What decides the policy's answers: its sources and every parameter, defaults included."""
+        if self.replays:  # the trace and the code are in every key
+            return {"name": self.name, "target": None, "params": dict(self.params), "sources": None}
         policy = self.build()
         sources = getattr(policy, "source_sha256", None) or getattr(policy, "sha256", None)
         if self.target is not None:
@@ -288,7 +317,31 @@ class PolicyChoice:
 
     def given(self) -> str:
         """Parameters that were set, as ``alpha=1.3, beta=2``."""
-        return ", ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in self.params)
+        return ", ".join(f"{k}={shown(v)}" for k, v in self.params)
+
+
+def shown(value: Any) -> str:
+    """A parameter as it is written on a command line."""
+    if isinstance(value, tuple) and value and all(isinstance(item, tuple) for item in value):
+        return "{" + ", ".join(f"{k}: {v}" for k, v in value) + "}"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(shown, value)) + "]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _worker_ids(given: Mapping[str, Any], where: str) -> tuple[tuple[str, Any], ...]:
+    """The parameters of ``logged``: pairs of logged worker id and worker of the cluster, if any."""
+    for key in given:
+        if key != "worker_ids":
+            raise ResearchError(f"{where}: policy logged: unknown parameter {key!r} (it has: worker_ids)")
+    ids = given.get("worker_ids") or {}
+    pairs = list(ids.items()) if isinstance(ids, Mapping) else [(None, None)]
+    whole = [(str(k).strip(), v) for k, v in pairs]
+    if not all(k.lstrip("-").isdecimal() and isinstance(v, int) and not isinstance(v, bool) for k, v in whole):
+        raise ResearchError(
+            f"{where}: worker_ids={ids}: expected logged ids and workers of the cluster, such as {{17: 0, 18: 1}}"
+        )
+    return (("worker_ids", tuple(sorted((int(k), v) for k, v in whole))),) if whole else ()
 
 
 def _pairs(params: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:

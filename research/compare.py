@@ -90,12 +90,12 @@ def introduction(study: Study) -> str:
 def summarise(study: Study, done: Conducted) -> dict[str, Any]:
     """The content of ``summary.json``: rows, differences, winners, words, provenance. Equal runs give an equal one."""
     from research.choices import pace_unit
-    from research.evidence import cautions, provenance, summary, words
+    from research.evidence import cautions, provenance, ranking, summary, words
 
     trace = study.trace.load()
     labels = [p.label for p in study.entrants]
-    has_prefixes = trace.prefix_block_tokens > 0 or trace.n_sessions > 0
-    unranked = [] if has_prefixes else [p.label for p in study.entrants if prefix_aware(p.build())]
+    reasons = ranking.unranked(study, trace)
+    unranked = list(reasons)
     out: dict[str, Any] = {
         "format": 1,
         "command": study.command,
@@ -105,6 +105,7 @@ def summarise(study: Study, done: Conducted) -> dict[str, Any]:
         "given": {p.label: dict(p.params) for p in study.entrants},
         "reference": study.reference.label,
         "unranked": unranked,
+        "unranked_because": reasons,
         "rate_unit": pace_unit(trace),
         "windows": study.windows,
         "lead_in": study.lead_in,
@@ -116,7 +117,7 @@ def summarise(study: Study, done: Conducted) -> dict[str, Any]:
         "winners": summary.winners(done.cells, study.slo.name, unranked),
         "robustness": robustness(study, done, unranked),
     }
-    out["words"] = words.say(out, unranked, has_prefixes)
+    out["words"] = [*words.say(out), *ranking.prefix_words(trace, study.no_shared_prefixes, reasons)]
     out["cautions"] = cautions.cautions(study, out)
     out["provenance"] = provenance.of_study(study)
     out["config"] = study.config
@@ -146,12 +147,6 @@ def robustness(study: Study, done: Conducted, unranked: list[str]) -> dict[str, 
         "leaders": leaders,
         "rows": summary.rows(cells, study.slo.name, study.seeds, metrics),
     }
-
-
-def prefix_aware(policy: object) -> bool:
-    """Whether a policy decides by sessions or turns, without which it is another policy."""
-    needs = getattr(getattr(policy, "spec", None), "needs", ())
-    return bool({"session", "turn"} & set(needs))
 
 
 def knee_plain(study: Study, done: Conducted) -> dict[str, Any] | None:
@@ -199,8 +194,8 @@ def notes(study: Study, summary: Mapping[str, Any]) -> str:
             "Infeasible requests (an idle cluster with a perfect prefix cache would miss their objectives too): "
             f"{max(shares):.1%}."
         )
-    if summary["unranked"]:
-        lines.append("* not ranked on this trace.")
+    if because := summary["unranked_because"]:
+        lines.append(f"* not ranked on this trace: {'; '.join(f'{p} {why}' for p, why in because.items())}.")
     return "\n".join(lines)
 
 
@@ -244,7 +239,7 @@ def ending(
     if tracked is not None:
         lines.append(f"tracking {tracked}  (extra `ui`: python -m mlflow ui --workers 1 --backend-store-uri {tracked})")
     if study.command == "compare":
-        leader = summary["winners"][-1]["leader"] if summary["winners"] else study.reference.label
+        leader = summary["winners"][-1]["leader"] or study.reference.label
         lines.append(f"next     {evaluate_command(study, leader)}")
     else:
         lines.append(
@@ -255,6 +250,8 @@ def ending(
 
 def evaluate_command(study: Study, label: str) -> str:
     """The command that shows one policy of the study in detail."""
+    from research.choices import shown
+
     choice = next(p for p in study.entrants if p.label == label)
     path, form = study.config["trace"].get("path"), study.trace.format
     words = ["python", "-m", "research.evaluate"]
@@ -263,7 +260,7 @@ def evaluate_command(study: Study, label: str) -> str:
     words += [f"cluster={study.config['cluster']['name']}", f"slo={study.slo.name}", f"policy={choice.name}"]
     words += [f"policy.target={choice.target}"] if choice.target else []
     prefix = "policy.params." if choice.target else "policy."
-    words += [f"{prefix}{name}={value}" for name, value in choice.params]
+    words += [f"{prefix}{name}={shown(value)}" for name, value in choice.params]
     return shlex.join(words)
 
 

@@ -197,10 +197,11 @@ def simulate_run(run: Run) -> tuple[dict[str, float | None], dict[str, bytes]]:
         predictors = tuple(perturb(w.profile, run.off_by, seed=run.window) for w in cluster.workers)
         handover = perturb_handover(cluster.handover, run.off_by, seed=run.window)
         cluster = replace(cluster, predictors=predictors, predicted_handover=handover)
+    trace = window.trace.scale_rate(run.scale)
     result = simulate(
-        window.trace.scale_rate(run.scale),
+        trace,
         cluster,
-        run.policy.build(),
+        run.policy.build_for(trace, cluster),
         run.slo,
         seed=run.seed,
         adjust_period_s=run.adjust_period_s,

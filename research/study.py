@@ -76,6 +76,7 @@ class Study:
     skip_last: float
     adjust_period_s: float
     robustness: tuple[float, ...]
+    no_shared_prefixes: bool  # the user says so of a trace without prefix information
     requests: bool
     workers: int
     out: Path
@@ -211,6 +212,7 @@ def study_from(config: DictConfig, command: str) -> Study:
         skip_last=measure_last,
         adjust_period_s=number("adjust_period_s", low=0.0),
         robustness=number.many("robustness", below=1.0, empty=True),
+        no_shared_prefixes=number.flag("no_shared_prefixes"),
         requests=number.flag("requests"),
         workers=int(number("workers", low=1, whole=True)) if plain["workers"] is not None else _cores(),
         out=out,
@@ -221,8 +223,14 @@ def study_from(config: DictConfig, command: str) -> Study:
     )
     if study.knee.lowest >= study.knee.highest:
         raise ResearchError("knee.lowest: expected less than knee.highest")
+    if reference.replays:
+        raise ResearchError("reference=logged: expected a router: the reference is what the capacity is searched with")
     for choice in study.entrants:
-        choice.build()  # unknown names, parameters and targets end here, before anything runs
+        choice.build_for(trace.load(), cluster)  # unknown names, parameters, targets and routes end here
+    if study.no_shared_prefixes and trace.load().prefix_block_tokens:
+        raise ResearchError(
+            f"no_shared_prefixes=true: trace {trace.name} records which prefixes are shared: leave it out"
+        )
     study.trace.window("test", study.windows, 0, study.lead_in)
     if study.loads:
         study.trace.window("validation", study.knee.windows, 0, study.lead_in)

@@ -46,7 +46,7 @@ def lengths(summary: Mapping[str, Any]) -> str:
 
 def cautions(study: Study, summary: Mapping[str, Any]) -> list[str]:
     """All warnings about a study, in sentences."""
-    return [*short_windows(summary), *idle_timers(study)]
+    return [*short_windows(summary), *idle_timers(study), *cancels(study), *replays(study, summary)]
 
 
 def short_windows(summary: Mapping[str, Any]) -> list[str]:
@@ -75,8 +75,41 @@ def idle_timers(study: Study) -> list[str]:
     return [
         f"{choice.label} keeps its start shares: its timer is off, set adjust_period_s (such as adjust_period_s=0.5)."
         for choice in study.entrants
-        if hasattr(choice.build(), "adjust")
+        if not choice.replays and hasattr(choice.build(), "adjust")
     ]
+
+
+def cancels(study: Study) -> list[str]:
+    """Clients that give up: in the trace, but not in the simulator yet."""
+    from envs.cluster.simulator import count_cancels
+
+    trace = study.trace.load()
+    count = count_cancels(trace)
+    if not count:
+        return []
+    return [
+        f"{count} of {len(trace)} requests of the trace would be cancelled by their client after some time "
+        "(cancel_after_s). The simulator does not cancel: they are served to the end, so loads and waits are too high."
+    ]
+
+
+def replays(study: Study, summary: Mapping[str, Any]) -> list[str]:
+    """Where recorded routes are replayed: what its figures are not, and rates at which they were not recorded."""
+    labels = [choice.label for choice in study.entrants if choice.replays]
+    if not labels:
+        return []
+    lines = [
+        f"{', '.join(labels)} replays the routes that the trace recorded, whatever the workers are doing: no router, "
+        "and not ranked."
+    ]
+    own = study.trace.pace_per_s("test")
+    if off := [span for span in summary["spans"] if abs(span["rate_per_s"] / own - 1.0) > 1e-6]:
+        where = ", ".join(_where(summary, span) for span in off)
+        lines.append(
+            f"Its routes were recorded at {own:.4g} {summary['rate_unit']}/s; at {where} they are replayed at another "
+            f"rate. rate_per_s={own!r} replays them as they were."
+        )
+    return lines
 
 
 def _where(summary: Mapping[str, Any], span: Mapping[str, Any]) -> str:

@@ -127,22 +127,21 @@ def _difference(
 def winners(cells: Sequence[Cell], slo: str, unranked: Sequence[str] = ()) -> list[dict[str, Any]]:
     """Who leads at each load, and whether that is proven.
 
-    A winner is proven when its paired, Holm-adjusted interval against every other ranked policy excludes 0.
+    A winner is proven when its paired, Holm-adjusted interval against every other ranked policy excludes 0. Where
+    nobody is ranked the leader is None.
     """
     out = []
     for load_cells in by_load(cells):
         ranked = [c for c in load_cells if c.policy not in unranked and c.values(HEADLINE)]
         ranked.sort(key=lambda c: -_mean(c.values(HEADLINE)))
-        if not ranked:
-            continue
-        leader = ranked[0]
+        leader = ranked[0] if ranked else load_cells[0]
         verdict: dict[str, Any] = {
             "load": leader.load,
             "rate_per_s": leader.rate_per_s,
             "slo": slo,
             "metric": HEADLINE,
-            "leader": leader.policy,
-            "estimate": _mean(leader.values(HEADLINE)),
+            "leader": leader.policy if ranked else None,
+            "estimate": _mean(leader.values(HEADLINE)) if ranked else math.nan,
             "proven": False,
             "runner_up": None,
             "best_by": _best_by(ranked),

@@ -8,8 +8,6 @@ from typing import Any
 
 from research.evidence.summary import COMPARED, HEADLINE
 
-NOT_RANKED = "prefix-aware policies are not ranked on this trace"
-
 METRIC_WORDS = {
     "goodput_per_s": "goodput",
     "attainment": "SLO attainment",
@@ -53,6 +51,8 @@ def verdict(winner: Mapping[str, Any], unit: str) -> str:
     """Who wins at a load, by how much, how sure."""
     where = load_words(winner["load"], winner["rate_per_s"], unit)
     value, leader, second = winner["estimate"], winner["leader"], winner["runner_up"]
+    if leader is None:
+        return f"{where}: no policy is ranked."
     if second is None:
         return f"{where}: only {leader} is ranked, goodput {sig(value)}/s."
     gap = f"{sig(second['estimate'], '+')}/s"
@@ -100,6 +100,8 @@ def robustness_words(summary: Mapping[str, Any]) -> list[str]:
     for off_by, entry in summary["robustness"]["leaders"].items():
         share = f"{float(off_by):.0%}"
         base, now = summary["robustness"]["leader"], entry["leader"]
+        if now is None:
+            continue
         where = load_words(summary["robustness"]["load"], summary["robustness"]["rate_per_s"], summary["rate_unit"])
         if now == base:
             out.append(f"{where}: {base} still leads with the predictor {share} off ({sig(entry['estimate'])}/s).")
@@ -110,22 +112,15 @@ def robustness_words(summary: Mapping[str, Any]) -> list[str]:
     return out
 
 
-def say(summary: Mapping[str, Any], unranked: Sequence[str], has_prefixes: bool) -> list[str]:
-    """All sentences, in order."""
+def say(summary: Mapping[str, Any]) -> list[str]:
+    """What was found, in order."""
     unit = summary["rate_unit"]
     lines = [headline(summary["winners"])] if len(summary["winners"]) > 1 else []
     lines += [verdict(w, unit) for w in summary["winners"]]
     lines += [line for w in summary["winners"] if (line := other_winners(w, unit)) is not None]
     if summary["robustness"]["leaders"]:
         lines += robustness_words(summary)
-    if not has_prefixes:
-        lines.append(f"{NOT_RANKED} ({whom(unranked)}): it has no prefix information.")
     return lines
-
-
-def whom(unranked: Sequence[str]) -> str:
-    """Whom the sentence on ranking concerns, since it stands on every trace without prefix information."""
-    return ", ".join(unranked) or "none of those compared here"
 
 
 def _indicative(difference: Mapping[str, Any]) -> str:

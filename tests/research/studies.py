@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from research.evidence import cautions, summary, words
+from research.evidence import cautions, ranking, summary, words
 from research.evidence.summary import Cell
 
 LOADS = ((0.8, 8.0), (1.0, 10.0))
@@ -65,7 +66,8 @@ def study_summary(
         for p, g in goodputs.items()
     ]
     off = [cell(p, g * 0.97, 1.0, 10.0, 0.2, windows, spread) for p, g in goodputs.items()]
-    unranked = [] if prefixes else [p for p in goodputs if p == "ppd"]
+    reasons = {} if prefixes else {p: "reads session, turn" for p in goodputs if p == "ppd"}
+    unranked = list(reasons)
     best = summary.winners(off, "tight", unranked)[0]
     out: dict[str, Any] = {
         "format": 1,
@@ -75,6 +77,7 @@ def study_summary(
         "given": {p: {} for p in goodputs},
         "reference": reference,
         "unranked": unranked,
+        "unranked_because": reasons,
         "rate_unit": "requests",
         "windows": windows,
         "lead_in": 1.0,
@@ -136,6 +139,7 @@ def study_summary(
             "store": "/nowhere",
         },
     }
-    out["words"] = words.say(out, unranked, prefixes)
+    trace: Any = SimpleNamespace(prefix_block_tokens=16 if prefixes else 0, n_sessions=0)
+    out["words"] = [*words.say(out), *ranking.prefix_words(trace, False, reasons)]
     out["cautions"] = cautions.short_windows(out)
     return out
