@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from tests.traces.samples import mooncake_jsonl
+
 
 def lines(records: list[dict[str, Any]]) -> bytes:
     return b"".join(json.dumps(record).encode() + b"\n" for record in records)
@@ -54,9 +56,31 @@ LLMSERVINGSIM_SESSIONS = [
 VIDUR = b"num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n3772,54,3826,69.85\n2015,156,2171,12.9\n"
 VIDUR_TIMES = b"arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,591,140\n0.125,547,248\n"
 
+
+def turn(session: str | None, prompt: int, output: int, ids: list[int], **more: Any) -> dict[str, Any]:
+    record = {"input_length": prompt, "output_length": output, "hash_ids": ids} | more
+    return record if session is None else {"session_id": session} | record
+
+
+# The schema as AIPerf and Dynamo extended it; blocks of 512 tokens.
+MOONCAKE_SESSIONS = [
+    turn("a", 1100, 200, [0, 1, 90], timestamp=1000),
+    turn("b", 700, 100, [0, 91], timestamp=2000.5),
+    turn("a", 2100, 500, [0, 1, 3, 4, 93], delay=2500),
+    turn("a", 2700, 20, [0, 1, 3, 4, 6, 96], delay=1000),
+    turn(None, 600, 10, [0, 92], timestamp=9000),
+]
+MOONCAKE_DELTAS = [
+    turn("a", 1100, 200, [0, 1, 90]),
+    turn("a", 150, 30, [93], delay=2000),
+    turn("b", 1030, 5, [0, 94]) | {"hash_ids": [0, 1, 94]},
+    turn("a", 800, 10, [95, 96]),
+]
+
 VALID: dict[str, list[bytes]] = {
     "bailian": [lines(BAILIAN)],
     "llmservingsim": [lines(LLMSERVINGSIM), lines(LLMSERVINGSIM_SESSIONS)],
     "vidur": [VIDUR],
+    "mooncake": [mooncake_jsonl(), lines(MOONCAKE_SESSIONS)],
 }
 OPTIONS: dict[str, dict[str, Any]] = {"vidur": {"rate_per_s": 2.0}}
