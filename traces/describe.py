@@ -16,7 +16,7 @@ LEVELS = {"p10": 0.1, "p25": 0.25, "p50": 0.5, "p75": 0.75, "p90": 0.9, "p95": 0
 SCALES_S = (1, 10, 60)
 CURVE_SCALES_S = (1, 2, 3, 5, 7, 10, 15, 20, 30, 45, 60, 90, 120, 180, 240, 300, 450, 600)
 RATE_BINS = 120
-"""Intervals of the rate over time, of whole seconds."""
+"""Most intervals of the rate over time; none is shorter than a second."""
 
 
 def describe(trace: Trace) -> dict[str, Any]:
@@ -88,8 +88,7 @@ def _arrivals(trace: Trace) -> dict[str, Any]:
         "index": [index for _, index in curve if index is not None],
     }
     if trace.duration_s > 0:
-        width_s = max(1.0, float(np.ceil(trace.duration_s / RATE_BINS)))
-        edges = np.append(np.arange(0.0, trace.duration_s, width_s), trace.duration_s)
+        edges = np.linspace(0.0, trace.duration_s, int(np.clip(trace.duration_s, 1, RATE_BINS)) + 1)
         counts = np.histogram(arrival, edges)[0]
         stats["arrival_rate"] = {
             "start_s": edges[:-1].tolist(),

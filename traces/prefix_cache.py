@@ -44,7 +44,7 @@ class HitCurve:
         """The smallest cache, in blocks, that reaches ``part`` of what an endless one hits."""
         return int(np.searchsorted(self.hits, part * self.hits[-1] - 1e-9))
 
-    def points(self, n: int = 60) -> dict[str, list[float]]:
+    def points(self, n: int = 200) -> dict[str, list[float]]:
         """``cache_blocks``, ``cache_tokens`` and ``hit_share`` at up to ``n`` sizes, evenly spread in the logarithm."""
         top = max(self.hits.size - 1, 1)
         sizes = np.unique(np.r_[0, np.round(np.geomspace(1, top, n))].astype(np.int64))

@@ -111,11 +111,12 @@ def _show(console: Console, stats: Mapping[str, Any]) -> None:
 
     rest = table("\nsessions, prefixes and the rest", "statistic", "value")
     for key, value in stats.items():
-        if isinstance(value, dict) and key.endswith("_requests"):
-            rest.add_row(key, ", ".join(f"{name} {count:,}" for name, count in value.items()))
-        elif key.endswith("_share") or key in _PLAIN:
+        if key.endswith("_share") or key in _PLAIN:
             rest.add_row(key, f"{value:.4f}" if isinstance(value, float) else f"{value:,}")
     console.print(rest)
+    for key, value in stats.items():
+        if isinstance(value, dict) and key.endswith("_requests"):
+            console.print(f"{key}: " + ", ".join(f"{name} {count:,}" for name, count in value.items()), markup=False)
     _show_zones(console, stats, table)
     for title, key in (("lacks", "lacks"), ("what was done to it", "provenance")):
         if stats[key]:

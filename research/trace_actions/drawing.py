@@ -11,7 +11,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
 
 from research.evidence.figures import COLOURS, save
@@ -42,14 +42,25 @@ def arrivals(trace: Trace, stats: Mapping[str, Any]) -> Figure | None:
     left.stairs(rate["per_s"], [*rate["start_s"], rate["end_s"][-1]], color=COLOURS[0], fill=True, alpha=0.25)
     left.stairs(rate["per_s"], [*rate["start_s"], rate["end_s"][-1]], color=COLOURS[0], lw=1.1)
     width = rate["end_s"][0] - rate["start_s"][0]
-    left.set(xlabel="time, s", ylabel=f"{what}/s", title=f"{what.capitalize()}, {width:g} s intervals")
+    left.set(xlabel="time, s", ylabel=f"{what}/s", title=f"{what.capitalize()}, {width:.3g} s intervals")
     left.set_ylim(bottom=0)
     left.set_xlim(0, rate["end_s"][-1])
-    right.axhline(1.0, color=plt.rcParams["text.color"], lw=0.9, ls=(0, (4, 3)), alpha=0.7)
-    right.annotate("Poisson", (1.0, 1.0), xytext=(2, 3), textcoords="offset points", fontsize=8)
-    right.plot(curve["scale_s"], curve["index"], color=COLOURS[1], marker="o", ms=4, lw=1.5)
-    right.set(xscale="log", yscale="log", xlabel="counting interval, s", title="Index of dispersion of counts")
-    _plain(right, x=True, y=True)
+    if curve["scale_s"]:
+        from scipy.stats import chi2
+
+        free = np.array([trace.duration_s // scale_s - 1 for scale_s in curve["scale_s"]])
+        low, high = chi2.ppf(0.025, free) / free, chi2.ppf(0.975, free) / free
+        right.fill_between(curve["scale_s"], low, high, color="#7F7F7F", alpha=0.25, lw=0, label="Poisson, 95 %")
+        right.plot(curve["scale_s"], curve["index"], color=COLOURS[1], marker="o", ms=4, lw=1.5, label="this trace")
+        right.set(xscale="log", yscale="log", xlabel="counting interval, s", title="Index of dispersion of counts")
+        bottom, top = right.get_ylim()
+        right.set_ylim(min(bottom, 0.4), max(top, 2.5))
+        right.legend(loc="upper left")
+        _plain(right, x=True, y=True)
+        right.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        right.yaxis.set_minor_locator(NullLocator())
+    else:
+        _empty(right, "too short to count in intervals")
     return figure
 
 
@@ -60,7 +71,7 @@ def lengths(trace: Trace) -> Figure:
     for i, (values, label) in enumerate(((prompt, "prompt"), (output, "output"))):
         _cdf(left, values, label, i)
     left.set(xscale="log", xlabel="tokens", ylabel="share of requests at or below", title="Lengths")
-    left.legend(loc="lower right")
+    left.legend(loc="best")
     bins = [np.unique(np.geomspace(max(1, v.min()), v.max() + 1, 60).round()) - 0.5 for v in (prompt, output)]
     if min(map(len, bins)) > 1:
         *_, image = right.hist2d(prompt, output, bins=bins, norm=LogNorm(), cmap="viridis", rasterized=True)
@@ -97,8 +108,7 @@ def sessions(trace: Trace) -> Figure | None:
         right.set_title("End of a turn to the next one's start")
         _plain(right, x=True, share=True)
     else:
-        right.set_axis_off()
-        right.text(0.5, 0.5, "no think times in this trace", ha="center", transform=right.transAxes)
+        _empty(right, "no think times in this trace")
     return figure
 
 
@@ -111,9 +121,7 @@ def prefix_cache(stats: Mapping[str, Any]) -> Figure | None:
         (("hit_curve", "prompts and outputs cached"), ("hit_curve_prompts_alone", "prompts cached"))
     ):
         curve = stats[key]
-        axes.step(
-            curve["cache_tokens"][1:], curve["hit_share"][1:], where="post", color=COLOURS[i], lw=1.5, label=label
-        )
+        axes.plot(curve["cache_tokens"][1:], curve["hit_share"][1:], color=COLOURS[i], lw=1.5, label=label)
         axes.axhline(curve["hit_share"][-1], color=COLOURS[i], lw=0.9, ls=(0, (4, 3)), alpha=0.7)
     axes.set(
         xscale="log",
@@ -122,7 +130,7 @@ def prefix_cache(stats: Mapping[str, Any]) -> Figure | None:
         title="Ideal prefix hits, least recently used out first",
     )
     axes.set_ylim(bottom=0)
-    axes.legend(loc="lower right" if stats["hit_curve"]["hit_share"][-1] > 0.5 else "upper left")
+    axes.legend(loc="center left")
     _plain(axes, x=True, share=True)
     return figure
 
@@ -130,6 +138,11 @@ def prefix_cache(stats: Mapping[str, Any]) -> Figure | None:
 def _cdf(axes: Axes, values: NDArray[Any], label: str, colour: int) -> None:
     shares = np.linspace(0.0, 1.0, 1001)
     axes.plot(np.quantile(values, shares), shares, color=COLOURS[colour], lw=1.5, label=label)
+
+
+def _empty(axes: Axes, why: str) -> None:
+    axes.set_axis_off()
+    axes.text(0.5, 0.5, why, ha="center", transform=axes.transAxes)
 
 
 def _plain(axes: Axes, *, x: bool = False, y: bool = False, share: bool = False) -> None:

@@ -16,8 +16,11 @@ def test_describe_prints_and_leaves_a_summary(tmp_path: Path, capsys: pytest.Cap
     assert summary["requests"] == 12081
     assert set(summary["zones"]) == {"train", "validation", "test"}
     printed = capsys.readouterr().out
-    assert "prompt_tokens_mean" in printed
-    assert "12081" in printed
+    assert "prompt_tokens" in printed
+    assert "12,081 requests" in printed
+    for name in summary["pictures"]:
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+    assert set(summary["pictures"]) == {"arrivals.png", "lengths.png", "sessions.png", "prefix_cache.png"}
 
 
 def test_default_makes_the_shipped_trace_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

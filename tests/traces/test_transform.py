@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traces import Trace, TraceError
-from traces.transform import gather_chains
+from traces.transform import cut_zones, gather_chains, losses
 
 
 def sessions_trace(replay: str = "open", n: int = 40, seed: int = 0, turns: int = 4) -> Trace:
@@ -85,7 +86,7 @@ def test_the_last_request_belongs_to_the_last_window() -> None:
     assert [len(part) for part in trace.windows(2)] == [1, 2]
 
 
-@given(seed=st.integers(0, 1000), n=st.integers(1, 4), replay=st.sampled_from(["open", "closed"]))
+@given(seed=st.integers(0, 1000), n=st.integers(1, 3), replay=st.sampled_from(["open", "closed"]))
 def test_windows_are_disjoint_and_complete(seed: int, n: int, replay: str) -> None:
     trace = sessions_trace(replay, seed=seed)
     parts = trace.windows(n)
@@ -109,10 +110,44 @@ def test_scale_rate_compresses_arrivals_or_session_starts() -> None:
     assert closed.scale_rate(1.0) is closed
 
 
+def test_zones_by_rule_lose_what_losses_says() -> None:
+    trace = sessions_trace("open")
+    cuts_s = (56.0, 66.0, 140.0)
+    counts = losses(trace, cuts_s)
+    assert counts["train"]["crossing"] == 0
+    assert counts["test"]["lost_by_drop"] > counts["test"]["lost_by_apart"] > 0
+    for rule in ("drop", "apart", "restart"):
+        for zone, part in cut_zones(trace, cuts_s, across=rule).items():
+            assert len(part) == counts[zone]["inside"] - counts[zone][f"lost_by_{rule}"], (rule, zone)
+
+
+def test_apart_leaves_no_session_of_train_in_test() -> None:
+    trace = labelled_sessions("open")
+    parts = cut_zones(trace, (56.0, 66.0, 140.0))
+    users = {zone: set(part.frame["tenant"]) for zone, part in parts.items()}
+    assert not users["train"] & users["test"]
+    assert users["train"] & users["validation"]
+    assert users["validation"] & users["test"]
+    whole = cut_zones(labelled_sessions("closed"), (40.0, 60.0, 100.0))
+    found = [set(part.frame["tenant"]) for part in whole.values()]
+    assert not found[0] & found[1]
+    assert not found[1] & found[2]
+    assert sum(map(len, found)) == 40
+
+
+def labelled_sessions(replay: str) -> Trace:
+    """Sessions whose tenant names them, so that it can be told where they go."""
+    trace = sessions_trace(replay)
+    frame = trace.frame.with_columns(tenant=pl.col("session").cast(pl.String))
+    return replace(trace, frame=frame)
+
+
 BAD: list[tuple[str, Any]] = [
     ("scale_rate", lambda t: t.scale_rate(0.0)),
     ("scale_rate", lambda t: t.scale_rate(float("nan"))),
     ("window", lambda t: t.window(5.0, 5.0)),
+    ("start_s", lambda t: t.window("a", 5.0)),
+    ("whole", lambda t: t.window(0.0, 5.0, across="whole")),
     ("across", lambda t: t.window(0.0, 5.0, across="drp")),
     ("windows", lambda t: t.windows(0)),
     ("split", lambda t: t.split(0.5, 0.5, 0.5)),
