@@ -16,6 +16,7 @@ MODULES = (
     "vllm_bench",
     "guidellm",
     "azure",
+    "servegen",
     "bailian",
     "llmservingsim",
     "vidur",
