@@ -23,7 +23,8 @@ adds to them. So request r continues request p if
   two are the system prompt, which everyone shares);
 * r's prompt is at least p's prompt + p's output - ``tolerance_tokens`` long (the answer is in it; two questions
   about one shared document fail this) and longer than p's prompt;
-* r arrives after p, by its stamp as recorded, and at most ``max_gap_s`` later;
+* r arrives after p, by its stamp as recorded (where ends are recorded: after p has ended), and at most
+  ``max_gap_s`` later;
 * p has no continuation yet. Of several candidates the one with the longest prompt in blocks wins, then the
   latest; where more than 64 wait at one block, the latest 64 are looked at (time stays linear). What finds none
   starts a session: a second branch of a conversation is one of its own.
@@ -84,6 +85,7 @@ def link_by_prefix(
     min_blocks: int,
     tolerance_tokens: int,
     max_gap_s: float,
+    end_s: Sequence[float] | None = None,
 ) -> Links:
     """Link requests into sessions; see the module for the method.
 
@@ -95,8 +97,10 @@ def link_by_prefix(
         min_blocks: fewest shared blocks.
         tolerance_tokens: how much of the answer may be missing from the next prompt.
         max_gap_s: longest time from one turn's arrival to the next one's.
+        end_s: (n,) ends as recorded; None where the log has none.
     """
     n = len(chains)
+    over = None if end_s is None else [float(e) for e in end_s]
     stamp, prompt = [float(s) for s in stamp_s], [int(p) for p in prompt_tokens]
     # A candidate's prompt and answer fit into a prompt of at least this length.
     need = [max(p + int(o) - tolerance_tokens, p + 1) for p, o in zip(prompt, output_tokens, strict=True)]
@@ -112,7 +116,8 @@ def link_by_prefix(
                 continue
             for at in range(len(waiting) - 1, max(len(waiting) - 1 - _LOOK_BACK, -1), -1):
                 q = waiting[at]
-                if need[q] <= prompt[r] and stamp[r] - max_gap_s <= stamp[q] < stamp[r]:
+                known = over is None or over[q] <= stamp[r]  # nobody answers what is not there yet
+                if known and need[q] <= prompt[r] and stamp[r] - max_gap_s <= stamp[q] < stamp[r]:
                     p = waiting.pop(at)
                     break
             if p >= 0:

@@ -26,17 +26,16 @@ from numpy.typing import NDArray
 
 from traces.check import MAX_TOKENS
 from traces.readers import jsonl
-from traces.readers.clock import check_rate, choose_clock, one_of
+from traces.readers.clock import check_rate, choose_clock
 from traces.readers.columns import Table
 from traces.readers.counts import choose_counts
 from traces.readers.fields import documents, table_of
 from traces.readers.format import Format
-from traces.readers.serving import CANCELLED, ERROR, OK, Handling, Log, build, users_of
+from traces.readers.serving import CANCELLED, ERROR, OK, Handling, Log, build, paced, users_of
 from traces.source import Source, read_source
 from traces.trace import Trace
 
 RECORDS, SUMMARY = "profile_export.jsonl", "profile_export_aiperf.json"
-REPLAY = ("open", "closed", "clients")
 _PER_SECOND = {"s": 1.0, "sec": 1.0, "seconds": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 _TIMES = ("metrics.time_to_first_token", "metrics.inter_token_latency")
 _COUNTS = {
@@ -78,7 +77,7 @@ def read(
         clock: ``sent``, or ``scheduled`` (``credit_issued_ns``): latencies then include the lag.
         counts: ``server`` or ``client`` token counts; None: the server's, unless the two cannot be of one text.
         concurrency: users of a closed loop, 0 for an open one; None: as ``profile_export_aiperf.json`` says.
-        replay: ``open``, ``closed`` (sessions), or ``clients``; None: by the protocol.
+        replay: ``open``, ``clients``, or, with conversations of several turns, ``closed``; None: by the protocol.
         failures: failed requests: ``drop`` or ``keep`` them with their status.
         zero_output: requests that ended well without output: ``error``, ``drop``, or ``one`` token.
         implausible: rates and latencies that no server has: ``ask`` stops with a question, ``keep`` takes them.
@@ -110,15 +109,11 @@ def read(
     users, told = _protocol(part)
     notes.append(told)
     turns = table.whole(_TURN, 0, 2**31, "turn", null=True) if _TURN in table.frame.columns else None
-    several = turns is not None and (turns > 0).any()
-    if replay is not None:
-        one_of(table, "replay", replay, REPLAY)
-    if not several and replay != "open":
-        if concurrency is not None or told is None:
-            users = users_of(part, concurrency, sent, end, SUMMARY)
-    elif users:
-        notes.append("conversations of several turns: sessions start at their stamps, not when a user is free")
-        users = None
+    several = turns is not None and bool((turns > 0).any())
+    if not several and replay != "open" and (concurrency is not None or told is None):
+        users = users_of(part, concurrency, sent, end, SUMMARY)
+    mode, users, note = paced(table, replay, users, several, concurrency)
+    notes.append(note)
     if users is None:
         check_rate(table, arrival, _START, implausible)
     ttft, tpot = (_seconds(table, name) for name in _TIMES)
@@ -134,9 +129,7 @@ def read(
         session=table.text(_SESSION) if several and _SESSION in table.frame.columns else None,
         tpot_s=(tpot, f"{_TIMES[1]}.value"),
     )
-    if replay is None and several:
-        replay = "closed"
-    how = Handling(failures=failures, zero_output=zero_output, implausible=implausible, users=users, replay=replay)
+    how = Handling(failures=failures, zero_output=zero_output, implausible=implausible, users=users, replay=mode)
     return build(source, log, how, notes)
 
 
@@ -182,7 +175,7 @@ def _seconds(table: Table, name: str) -> _Times:
     bad = np.isnan(scale) & ~np.isnan(values)
     if bad.any():
         raise table.error(f"a unit of time, one of {', '.join(_PER_SECOND)}", int(np.argmax(bad)), unit)
-    return values / scale
+    return np.asarray(values / scale)
 
 
 def _protocol(part: Source) -> tuple[int | None, str | None]:

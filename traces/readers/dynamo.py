@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from traces.check import MAX_TOKENS
 from traces.readers import jsonl
 from traces.readers.chains import prefix_ids
-from traces.readers.clock import check_rate
+from traces.readers.clock import check_rate, one_of
 from traces.readers.columns import Table
 from traces.readers.format import Format
 from traces.readers.routes import number_routes
@@ -73,7 +73,7 @@ def read(
     Raises:
         TraceError: a bad line, field, hash or option; two block sizes.
     """
-    found = _Found(source)
+    found = _Found()
     for part, row, record in _records(source):
         found.add(part, row, record)
     if not found.rows:
@@ -82,6 +82,7 @@ def read(
     received = np.array(found.received, np.int64)
     base = int(received.min())
     arrival = (received - base) / 1e3
+    one_of(table, "replay", replay, ("open", "closed"))
     check_rate(table, arrival, "request_received_ms", implausible)
     times = {name: np.array(found.times[name], np.float64) / 1e3 for name in _TIMES}
     ended = (np.array(found.ended, np.int64) - base) / 1e3
@@ -134,8 +135,7 @@ def _records(source: Source) -> Iterator[tuple[Source, int, jsonl.Record]]:
 class _Found:
     """Columns, filled record by record."""
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
+    def __init__(self) -> None:
         self.rows: list[int] = []
         self.received: list[int] = []
         self.ended: list[int] = []
@@ -146,7 +146,7 @@ class _Found:
         self.model: list[str | None] = []
         self.workers: dict[str, list[str | None]] = {"prefill_worker": [], "decode_worker": []}
         self.times: dict[str, list[float]] = {name: [] for name in _TIMES}
-        self.hashes: list[list[int]] = []
+        self.hashes: list[NDArray[np.uint64]] = []
         self.block = 0
         self.events: Counter[str] = Counter()
         self.children = self.cached = 0
@@ -206,7 +206,7 @@ class _Found:
                 raise part.error(expected, row=row, column="input_sequence_hashes", value=f"{len(hashes)} hashes")
             hashes = hashes[: length // block]
         self.prompt.append(length)
-        self.hashes.append(hashes)
+        self.hashes.append(np.array(hashes, np.uint64))
 
     def _add_context(self, part: Source, row: int, record: jsonl.Record) -> None:
         context = _object(record, "agent_context", part, row, {})
@@ -236,8 +236,8 @@ class _Found:
         known = transfer_s[~np.isnan(transfer_s)]
         if known.size:
             notes.append(f"KV transfer as Dynamo estimated it: median {np.median(known) * 1e3:.3g} ms (not used)")
-        if self.block and not all(self.hashes):
-            bare = sum(not h for h in self.hashes)
+        bare = sum(not h.size for h in self.hashes)
+        if self.block and bare:
             notes.append(f"{bare:,} requests have no full block of {self.block} tokens, or no hashes")
         return notes
 
@@ -264,7 +264,7 @@ def _status(finish: jsonl.Record) -> str | None:
 def _chains(found: _Found) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     offsets = np.zeros(len(found.hashes) + 1, np.int64)
     np.cumsum([len(h) for h in found.hashes], out=offsets[1:])
-    flat = np.array([h for hashes in found.hashes for h in hashes], np.uint64)
+    flat = np.concatenate(found.hashes)
     return offsets, prefix_ids(offsets, flat.view(np.int64))
 
 
@@ -280,7 +280,7 @@ def _infer(
     end: NDArray[np.float64],
     link: tuple[int | None, int, float],
 ) -> str | None:
-    """Give keys to requests without one, by prefix; a request that began before its parent ended stays alone."""
+    """Give keys to requests without one, by prefix."""
     if not block:
         return "no prefix hashes: sessions cannot be inferred"
     min_blocks, tolerance, max_gap_s = link
@@ -299,21 +299,14 @@ def _infer(
         min_blocks=least,
         tolerance_tokens=tolerance,
         max_gap_s=max_gap_s,
+        end_s=end[rows].tolist(),
     )
-    root = np.arange(rows.size)
-    early = 0
-    for r, p in enumerate(links.parent):  # parents come first
-        if p >= 0 and arrival[rows[r]] < end[rows[p]]:
-            early += 1
-        elif p >= 0:
-            root[r] = root[p]
-    for r, i in enumerate(rows):
-        keys[i] = f"inferred {root[r]}"
-    linked = int((root != np.arange(rows.size)).sum())
+    for i, session in zip(rows, links.session, strict=True):
+        keys[i] = f"inferred {session}"
     return (
         f"sessions inferred by longest prefix chain for the {rows.size:,} requests without an id (min_blocks={least}, "
-        f"tolerance_tokens={tolerance}, max_gap_s={max_gap_s:g}): {linked / rows.size:.1%} linked to an earlier turn"
-        + (f"; {early:,} began before that turn had ended: not linked" if early else "")
+        f"tolerance_tokens={tolerance}, max_gap_s={max_gap_s:g}, after the recorded end): {links.linked_share:.1%} of "
+        f"them linked to an earlier turn, {links.in_sessions_share:.1%} in sessions of two or more turns"
     )
 
 

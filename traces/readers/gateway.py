@@ -42,7 +42,7 @@ _WORKERS = ("prefill_worker", "decode_worker")
 def read(
     source: Source,
     *,
-    columns: Mapping[str, str] | None = None,
+    columns: Mapping[str, str | None] | None = None,
     arrival_unit: str = "auto",
     latency_unit: str = "auto",
     clock: str = "sent",
@@ -59,8 +59,8 @@ def read(
 
     Args:
         source: the file, JSON lines.
-        columns: quantity -> dotted path, where the log calls it otherwise; the quantities are the keys of
-            :mod:`traces.readers.gateway_names`.
+        columns: quantity -> dotted path, where the log calls it otherwise, or null to leave it out; the quantities are
+            the keys of :mod:`traces.readers.gateway_names`.
         arrival_unit: unit of the stamps, see :mod:`traces.readers.stamps`.
         latency_unit: unit of durations whose name does not say it: ``auto``, ``s``, ``ms``, ``us``, ``ns``.
         clock: ``sent``, or ``scheduled`` where the log has it: latencies then include the lag.
@@ -79,9 +79,15 @@ def read(
     names = _names(source, columns)
     check_unit(source, "arrival_unit", arrival_unit, UNITS)
     check_unit(source, "latency_unit", latency_unit, LATENCY_UNITS)
+    if replay not in ("open", "closed"):
+        raise source.error("open or closed", column="trace.options.replay", value=replay)
     paths = {path for some in names.values() for path in some} | {p for some in CACHED_APART.values() for p in some}
     table = table_of(jsonl.records(source), paths, source)
     at = {quantity: path for quantity, some in names.items() if (path := first_of(table, some)) is not None}
+    for quantity, path in (columns or {}).items():
+        if path is not None and quantity not in at:
+            expected = "a path that a record has a value at, keys joined by dots"
+            raise source.error(expected, column=f"trace.options.columns.{quantity}", value=path)
     if "start" not in at:
         raise source.error(_wanted("start", names), column="start")
     sent, others, clock_note = one_clock(table, at, arrival_unit)
@@ -120,7 +126,7 @@ def read(
     return build(source, log, how, [found, clock_note, lag_note, *count_notes, unit_note, worker_note])
 
 
-def _names(source: Source, columns: Mapping[str, str] | None) -> dict[str, tuple[str, ...]]:
+def _names(source: Source, columns: Mapping[str, str | None] | None) -> dict[str, tuple[str, ...]]:
     """Quantity -> names to look for."""
     if columns is not None and not isinstance(columns, Mapping):
         raise source.error("quantity: path, a mapping", column="trace.options.columns", value=columns)
@@ -128,9 +134,9 @@ def _names(source: Source, columns: Mapping[str, str] | None) -> dict[str, tuple
         if quantity not in _QUANTITIES:
             expected = f"one of {', '.join(_QUANTITIES)}{nearest(str(quantity), _QUANTITIES)}"
             raise source.error(expected, column=f"trace.options.columns.{quantity}", value=path)
-        if not isinstance(path, str):
-            raise source.error("a path", column=f"trace.options.columns.{quantity}", value=path)
-    return {**_QUANTITIES, **{quantity: (path,) for quantity, path in (columns or {}).items()}}
+        if path is not None and not isinstance(path, str):
+            raise source.error("a path, or null", column=f"trace.options.columns.{quantity}", value=path)
+    return {**_QUANTITIES, **{q: () if path is None else (path,) for q, path in (columns or {}).items()}}
 
 
 def _wanted(quantity: str, names: Mapping[str, tuple[str, ...]]) -> str:

@@ -69,8 +69,8 @@ def _on(table: Table, name: str, unit: str, clock: _Clock, start: str) -> _Times
     found = "ns" if column.dates else _epoch_unit(known)
     if (found is not None) != clock.epoch:
         raise table.error(
-            f"stamps on the clock of {start}, but one counts since 1970 and the other does not: leave it out with "
-            "trace.options.columns, or log both on one clock",
+            f"stamps on the clock of {start}, but one counts since 1970 and the other does not: map another column, or "
+            "none (trace.options.columns: QUANTITY: null)",
             int(np.argmax(values.is_not_null().to_numpy())),
             name,
         )

@@ -28,11 +28,10 @@ from traces.readers.clock import check_rate, choose_clock, one_of
 from traces.readers.columns import Table
 from traces.readers.fields import documents, table_of
 from traces.readers.format import Format
-from traces.readers.serving import CANCELLED, ERROR, OK, Handling, Log, build
+from traces.readers.serving import CANCELLED, ERROR, OK, Handling, Log, build, paced
 from traces.source import Source
 from traces.trace import Trace
 
-REPLAY = ("open", "clients")
 SAMPLED = ("error", "keep")
 STATUS = {"successful": OK, "incomplete": CANCELLED, "errored": ERROR}
 _PATHS = (
@@ -44,9 +43,11 @@ _PATHS = (
     "input_metrics.text_tokens",
     "output_metrics.text_tokens",
     "output_metrics.text_words",
+    "info.conversation_id",
+    "info.turn_index",
     "status",
 )
-_SCHEDULE, _SENT, _FIRST, _LAST, _END, _PROMPT, _OUTPUT, _WORDS, _STATUS = _PATHS
+_SCHEDULE, _SENT, _FIRST, _LAST, _END, _PROMPT, _OUTPUT, _WORDS, _SESSION, _TURN, _STATUS = _PATHS
 _MAX_S = 1e11
 _FEW_WORDS = 10
 _Object = dict[str, Any]
@@ -70,7 +71,7 @@ def read(
         benchmark: which of several: its place from 0, or its strategy as GuideLLM prints it (``constant@4.00``,
             ``concurrent@16``, ``throughput``).
         clock: ``sent``, or ``scheduled`` (``targeted_start``): latencies then include the lag.
-        replay: ``open`` or ``clients`` against the recorded protocol; None: by it.
+        replay: ``open``, ``clients``, or, with conversations of several turns, ``closed``; None: by the protocol.
         failures: ``errored`` requests: ``drop`` or ``keep`` them with their status.
         zero_output: requests that ended well without output: ``error``, ``drop``, or ``one`` token.
         sampled: a report that kept a sample of its requests: ``error``, or ``keep`` it as a thinned load.
@@ -103,16 +104,15 @@ def read(
     notes.append(note)
     strategy, users, protocol = _protocol(config)
     notes.append(protocol)
-    if replay is not None:
-        one_of(table, "replay", replay, REPLAY)
-        if replay == "clients" and users is None:
-            raise source.error("a strategy with fixed concurrency", column="trace.options.replay", value=replay)
-        users = users if replay == "clients" else None
+    turns = table.whole(_TURN, 0, 2**31, "turn", null=True) if _TURN in table.frame.columns else None
+    several = turns is not None and bool((turns > 0).any())
+    mode, users, note = paced(table, replay, users, several)
+    notes.append(note)
     if users is None and strategy != "throughput":
         check_rate(table, arrival, _SENT, implausible)
     last = since(_LAST)
     end = np.where(np.isnan(last), since(_END), last)
-    if users is not None:  # the next request of a user waits for the end of the response, not for its last token
+    if mode != "open":  # the next request waits for the end of the response, not for its last token
         end = np.where(np.isnan(since(_END)), last, since(_END))
     output = _counts(table, _OUTPUT)
     _check_words(table, output, implausible)
@@ -130,9 +130,9 @@ def read(
         output=output,
         status=table.text(_STATUS),
         names=(_SENT, _FIRST, _END),
-        tpot_s=None,
+        session=table.text(_SESSION) if several and _SESSION in table.frame.columns else None,
     )
-    how = Handling(failures=failures, zero_output=zero_output, implausible=implausible, users=users)
+    how = Handling(failures=failures, zero_output=zero_output, implausible=implausible, replay=mode, users=users)
     return build(source, log, how, notes)
 
 

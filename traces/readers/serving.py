@@ -26,6 +26,7 @@ OK, CANCELLED, ERROR = "ok", "cancelled", "error"
 FAILURES = ("drop", "keep")
 MISSING = ("error", "drop")
 _MANY_LATE = 0.05
+_SAME_S = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class Handling:
         missing: requests that ended well without a token count: ``error`` or ``drop``.
         zero_output: those that ended well without an output: ``error``, ``drop`` or ``one``.
         implausible: ``ask`` or ``keep``.
-        replay: replay mode, or None: ``clients`` with users, else ``open``.
+        replay: replay mode.
         users: how many users kept a request in flight; None: it was no such benchmark.
         assumed_ttft_s: where a request has no end: service before the first token.
         assumed_tpot_s: and a token.
@@ -84,7 +85,7 @@ class Handling:
     missing: str = "error"
     zero_output: str = "error"
     implausible: str = "ask"
-    replay: str | None = None
+    replay: str = "open"
     users: int | None = None
     assumed_ttft_s: float = 1.0
     assumed_tpot_s: float = 0.03
@@ -106,6 +107,10 @@ def build(source: Source, log: Log, how: Handling, notes: list[str | None]) -> T
     observed_s = float(log.arrival_s.max()) - start
     keep, output, cancel_s, outcome_notes = _outcomes(source, log, how)
     first, end = check_stages(table, log.arrival_s, log.first_s, log.end_s, log.names)
+    whole = keep & (first >= end - _SAME_S) & (output.fill_null(0) > 1).to_numpy()
+    if whole.any():
+        first = np.where(whole, np.nan, first)
+        outcome_notes.append(f"{whole.sum():,} answers came whole, not as a stream: no ttft_s")
     recorded, name = log.tpot_s or (None, log.names[2])
     normal = keep & np.isnan(cancel_s)
     ttft, e2e = first - log.arrival_s, end - log.arrival_s
@@ -122,7 +127,7 @@ def build(source: Source, log: Log, how: Handling, notes: list[str | None]) -> T
     index = np.flatnonzero(keep)
     index = index[np.argsort(log.arrival_s[index], kind="stable")]
     if (np.diff(index) < 0).any():
-        outcome_notes.append("lines stand in the order in which requests ended: sorted by arrival")
+        outcome_notes.append("lines stand in no order of arrival: sorted by it")
     arrival, end, tokens = log.arrival_s[index] - start, end[index] - start, tokens[index]
     unknown = np.isnan(end)
     end = np.where(unknown, arrival + how.assumed_ttft_s + how.assumed_tpot_s * tokens, end)
@@ -150,16 +155,15 @@ def build(source: Source, log: Log, how: Handling, notes: list[str | None]) -> T
             f"prefix chains as recorded, full blocks of {log.block_tokens} tokens; blocks that an output completes are "
             f"known for {known:,} of {index.size:,} requests, from the prompt of the next turn"
         )
-    replay = how.replay or ("clients" if how.users else "open")
     return Trace.build(
         source.stem,
         columns,
         chain_offsets=offsets,
         chain_ids=ids,
         prefix_block_tokens=log.block_tokens,
-        replay=replay,
+        replay=how.replay,
         provenance=[note for note in (*notes, *outcome_notes, latency_note, *session_notes) if note],
-        duration_s=observed_s if replay == "open" else 0.0,
+        duration_s=observed_s if how.replay == "open" else 0.0,
     )
 
 
@@ -286,6 +290,38 @@ def _next(parent: NDArray[np.int64], child: NDArray[np.int64]) -> NDArray[np.int
 def _median(values: NDArray[np.float64]) -> float:
     known = values[~np.isnan(values)]
     return float(np.median(known)) if known.size else 0.0
+
+
+def paced(
+    table: Table, replay: str | None, users: int | None, several: bool, concurrency: int | None = None
+) -> tuple[str, int | None, str | None]:
+    """Replay mode and users of a benchmark's requests, and a note.
+
+    Args:
+        table: for errors.
+        replay: the option; None: by the protocol.
+        users: of a closed loop, by the protocol.
+        several: whether conversations have several turns: they are sessions then, not users.
+        concurrency: users, by the option.
+
+    Raises:
+        TraceError: a replay that the log cannot have.
+    """
+    modes = ("open", "closed") if several else ("open", "clients")
+    if replay is not None:
+        one_of(table, "replay", replay, modes)
+    if several:
+        if concurrency:
+            expected = "0: conversations of several turns are sessions, not users"
+            raise table.source.error(expected, column="trace.options.concurrency", value=concurrency)
+        note = "conversations of several turns: sessions start at their stamps, not when a user is free"
+        return replay or "closed", None, note if replay != "open" else None
+    if replay == "open":
+        return "open", None, None
+    if replay == "clients" and not users:
+        expected = "open: nothing says how many users kept a request in flight"
+        raise table.source.error(expected, column="trace.options.replay", value=replay)
+    return "clients" if users else "open", users, None
 
 
 def users_of(

@@ -28,12 +28,11 @@ from traces.readers.clock import check_rate, choose_clock, one_of
 from traces.readers.columns import Table
 from traces.readers.fields import documents
 from traces.readers.format import Format
-from traces.readers.serving import ERROR, OK, Handling, Log, build
+from traces.readers.serving import ERROR, OK, Handling, Log, build, paced
 from traces.readers.users import in_flight
 from traces.source import Source
 from traces.trace import Trace
 
-REPLAY = ("open", "clients")
 _LISTS = ("input_lens", "output_lens", "ttfts", "itls")
 _OPTIONAL = ("latencies", "start_times", "queue_times", "errors")
 _MAX_S = 1e9
@@ -70,8 +69,6 @@ def read(
     failed = (table.frame["errors"] != "").to_numpy() | (output == 0).to_numpy()
     ttft, e2e = np.where(failed, np.nan, ttft), np.where(failed, np.nan, e2e)
     users, closed, cap = _protocol(source, run)
-    if replay is not None:
-        one_of(table, "replay", replay, REPLAY)
     notes: list[str | None] = [note, closed]
     if "start_times" in table.frame.columns:
         sent = table.number("start_times", -_MAX_S, _MAX_S, "s").to_numpy()
@@ -96,12 +93,10 @@ def read(
             f"max_concurrency={cap}: {full.mean():.1%} of requests filled the last slot; where many do, arrivals "
             "follow the server that was measured, and trace.options.replay=clients is the truer replay"
         )
-    if replay == "clients":
-        users = users or cap
-        if users is None:
-            raise source.error("a run with max_concurrency", column="trace.options.replay", value=replay)
-    if replay == "open":
-        users = None
+    mode, users, _ = paced(table, replay, users or (cap if replay == "clients" else None), False)
+    if users and clock == "scheduled":
+        expected = "sent: in a closed loop the wait for a slot is the protocol"
+        raise source.error(expected, column="trace.options.clock", value=clock)
     if users is None and run.get("request_rate") != "inf":
         check_rate(table, arrival, "start_times", implausible)
     log = Log(
@@ -113,11 +108,10 @@ def read(
         output=output,
         status=pl.Series("errors", np.where(failed, ERROR, OK)),
         names=("start_times", "ttfts", "latencies"),
-        tpot_s=None,
         columns={"model": pl.Series([str(run["model_id"])[:200]] * len(arrival))} if run.get("model_id") else {},
     )
     notes.append("prompt tokens: the server's usage where it sent one, else the client's count (the file does not say)")
-    how = Handling(failures=failures, implausible=implausible, users=users)
+    how = Handling(failures=failures, implausible=implausible, replay=mode, users=users)
     return build(source, log, how, notes)
 
 
