@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.traces.samples import mooncake_jsonl
+from tests.traces.samples import azure_csv, mooncake_jsonl
 
 
 def lines(records: list[dict[str, Any]]) -> bytes:
@@ -77,10 +77,40 @@ MOONCAKE_DELTAS = [
     turn("a", 800, 10, [95, 96]),
 ]
 
+BURSTGPT_HEADER = "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type"
+BURSTGPT = [
+    "100.0,u-1,43,GPT-4,906,446,1352,Conversation log",
+    "151.0,u-2,2,ChatGPT,36,29,65,Conversation log",
+    "151.0,,7,ChatGPT,2000,5,2005,API log",
+    "160.0,u-1,8,GPT-4,1400,123,1523,Conversation log",
+    "161.0,,0,ChatGPT,0,0,0,API log",
+    "165.0,u-1,3,ChatGPT,1300,178,1478,Conversation log",
+]
+
+
+def burstgpt_csv(rows: list[str] | None = None, header: str = BURSTGPT_HEADER) -> bytes:
+    return "\n".join([header, *(BURSTGPT if rows is None else rows)]).encode() + b"\n"
+
+
+BURSTGPT_OLD = b"""Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
+5,ChatGPT,472,18,490,Conversation log
+45,ChatGPT,1087,230,1317,Conversation log
+118,GPT-4,417,276,693,API log
+"""
+
+# Azure 2024: a zone, and microseconds only where there are some.
+AZURE_2024 = [
+    "2024-05-12 00:00:00+00:00,1452,3",
+    "2024-05-12 00:00:00.041683+00:00,584,3",
+    "2024-05-12 00:00:01.500000+00:00,862,38",
+]
+
 VALID: dict[str, list[bytes]] = {
     "bailian": [lines(BAILIAN)],
     "llmservingsim": [lines(LLMSERVINGSIM), lines(LLMSERVINGSIM_SESSIONS)],
     "vidur": [VIDUR],
+    "burstgpt": [burstgpt_csv(), BURSTGPT_OLD],
+    "azure": [azure_csv(), azure_csv(AZURE_2024)],
     "mooncake": [mooncake_jsonl(), lines(MOONCAKE_SESSIONS)],
 }
-OPTIONS: dict[str, dict[str, Any]] = {"vidur": {"rate_per_s": 2.0}}
+OPTIONS: dict[str, dict[str, Any]] = {"vidur": {"rate_per_s": 2.0}, "burstgpt": {"zero_output": "drop"}}

@@ -8,6 +8,7 @@ import pytest
 import zstandard
 
 from tests.traces.samples import AZURE, AZURE_HEADER, azure_csv, write
+from tests.traces.samples_public import AZURE_2024
 from traces import TraceError, load_trace
 
 
@@ -25,6 +26,26 @@ def test_packed_files_read_the_same_whatever_their_name(tmp_path: Path, pack: ob
     plain = load_trace(write(tmp_path, "a.csv", azure_csv()))
     packed = load_trace(write(tmp_path, "b.csv", pack(azure_csv())))  # type: ignore[operator]
     assert packed.sha256 == plain.sha256
+
+
+def test_stamps_of_2024_have_a_zone_and_microseconds_or_none(tmp_path: Path) -> None:
+    trace = load_trace(write(tmp_path, "week.csv", azure_csv(AZURE_2024)))
+    assert trace.frame["arrival_s"].to_list() == pytest.approx([0, 0.041683, 1.5], abs=1e-9)
+    moved = [row.replace("+00:00", "+02:00").replace(" 00:", " 02:") for row in AZURE_2024[1:]]
+    assert load_trace(write(tmp_path, "zone.csv", azure_csv([AZURE_2024[0], *moved]))).sha256 == trace.sha256
+
+
+def test_one_file_has_one_form_of_stamps(tmp_path: Path) -> None:
+    path = write(tmp_path, "mixed.csv", azure_csv([*AZURE_2024, "2024-05-12 00:00:02,5,5"]))
+    with pytest.raises(TraceError, match=r"row 5, column 'TIMESTAMP': found '2024-05-12 00:00:02'.*\+00:00"):
+        load_trace(path)
+
+
+def test_requests_with_images_are_refused(tmp_path: Path) -> None:
+    header = "TIMESTAMP,NumImages,ContextTokens,GeneratedTokens"
+    path = write(tmp_path, "images.csv", azure_csv(["2024-10-15 00:00:00,2,90,8"], header))
+    with pytest.raises(TraceError, match=r"'NumImages'.*not in ContextTokens"):
+        load_trace(path, format="azure")
 
 
 def test_windows_line_ends_byte_order_mark_and_blank_last_lines(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ MODULES = (
     "bailian",
     "llmservingsim",
     "vidur",
+    "burstgpt",
     "mooncake",
     "agentic",
     "gateway",
