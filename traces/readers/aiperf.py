@@ -28,7 +28,7 @@ from traces.check import MAX_TOKENS
 from traces.readers import jsonl
 from traces.readers.clock import check_rate, choose_clock
 from traces.readers.columns import Table
-from traces.readers.counts import choose_counts
+from traces.readers.counts import COUNTS, check_counts, choose_counts
 from traces.readers.fields import documents, table_of
 from traces.readers.format import Format
 from traces.readers.serving import CANCELLED, ERROR, OK, Handling, Log, build, paced, users_of
@@ -99,6 +99,8 @@ def read(
     end, cancel = _since(table, _END, base), _since(table, _CANCEL, base)
     end = np.where(cancelled & ~np.isnan(cancel), cancel, end)
     tokens = {}
+    found = {side: any(_count(table, s[i]) is not None for s in _COUNTS.values()) for i, side in enumerate(COUNTS)}
+    check_counts(part, counts, [side for side, some in found.items() if some])
     for what, sides in _COUNTS.items():
         server, client = (_count(table, side) for side in sides)
         tokens[what], note = choose_counts(table, what, server, client, counts)

@@ -8,15 +8,28 @@ another tokenizer, or words were counted. That is asked, not averaged.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import polars as pl
 
 from traces.errors import nearest
 from traces.readers.columns import Table
+from traces.source import Source
 
 COUNTS = ("server", "client")
 MAX_RATIO = 2.0
 _FEW = 10
+
+
+def check_counts(source: Source, counts: str | None, found: Collection[str]) -> None:
+    """Raise unless ``counts`` is None or one of the sides whose counts were ``found``."""
+    if counts is not None and counts not in COUNTS:
+        expected = f"one of {', '.join(COUNTS)}{nearest(str(counts), COUNTS)}"
+        raise source.error(expected, column="trace.options.counts", value=counts)
+    if counts is not None and counts not in found:
+        expected = f"counts={'server' if counts == 'client' else 'client'}: the file has none of the {counts}"
+        raise source.error(expected, column="trace.options.counts", value=counts)
 
 
 def choose_counts(
@@ -32,22 +45,13 @@ def choose_counts(
         counts: ``server``, ``client``, or None: the server's, unless the two cannot be of one text.
 
     Raises:
-        TraceError: an unknown side, none at all, or a ratio beyond :data:`MAX_RATIO` and no side chosen.
+        TraceError: no count at all, or a ratio beyond :data:`MAX_RATIO` and no side chosen.
     """
-    if counts is not None and counts not in COUNTS:
-        expected = f"one of {', '.join(COUNTS)}{nearest(str(counts), COUNTS)}"
-        raise table.source.error(expected, column="trace.options.counts", value=counts)
     if server is None or client is None:
         one = client if server is None else server
         side = "client" if server is None else "server"
         if one is None:
             raise table.source.error(f"a count of {what} tokens", column=f"{what}_tokens")
-        if counts is not None and counts != side:
-            raise table.source.error(
-                f"counts={side}: the file has no {what} counts of the {counts}",
-                column="trace.options.counts",
-                value=counts,
-            )
         return one, f"{what} tokens: counted by the {side} ({one.name}), the only count in the file"
     both = (server.is_not_null() & client.is_not_null() & (server > 0) & (client > 0)).fill_null(False)
     note = ""

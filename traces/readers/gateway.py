@@ -6,8 +6,8 @@ file has counts, and the provenance says which it was. Texts of prompts and answ
 * Stamps: date-times, or numbers of any unit (:mod:`traces.readers.stamps`); start, schedule, first token and end must
   be on one clock. Without an end, a duration; without a first token, a time to it. Their unit is what the name ends in
   (``_ms``), else told apart by the time that a token takes, else asked (``latency_unit``).
-* A status of 400 and above is an error; 499, an abort as finish reason, or Envoy's flag DC is the client's cancel, and
-  the request is kept with ``cancel_after_s``.
+* Of the outcome every sign counts. A status of 400 and above is an error; 499, an abort as finish reason, or Envoy's
+  flag DC is the client's cancel, and the request is kept with ``cancel_after_s``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from traces.errors import nearest
 from traces.readers import jsonl
 from traces.readers.clock import choose_clock
 from traces.readers.columns import Table
-from traces.readers.counts import choose_counts
+from traces.readers.counts import check_counts, choose_counts
 from traces.readers.fields import first_of, table_of
 from traces.readers.format import Format
 from traces.readers.gateway_names import ABORTS, CACHED_APART, DURATIONS, NAMES, STAMPS
@@ -36,6 +36,7 @@ from traces.trace import Trace
 _QUANTITIES = {**STAMPS, **DURATIONS, **NAMES}
 _GOOD = ("ok", "success", "succeeded", "completed", "complete", "stop", "length", "tool_calls", "function_call")
 _BAD = ("error", "failure", "failed", "timeout", "rejected")
+_COUNTED = ("prompt_server", "prompt_client", "output_server", "output_client")
 _WORKERS = ("prefill_worker", "decode_worker")
 
 
@@ -104,7 +105,7 @@ def read(
         end_s=end,
         prompt=tokens["prompt"],
         output=tokens["output"],
-        status=_status(table, at),
+        status=_status(table, names),
         names=(at["start"], at.get("first", at.get("ttft", "first")), at.get("end", at.get("e2e", "end"))),
         session=table.text(at["session"]) if "session" in at else None,
         columns={
@@ -150,6 +151,7 @@ def _tokens(
     """Prompt and output tokens, and notes."""
     tokens: dict[str, pl.Series] = {}
     notes: list[str | None] = []
+    check_counts(table.source, counts, [q.rsplit("_", 1)[1] for q in at if q in _COUNTED])
     for what in ("prompt", "output"):
         sides = {}
         for side in ("server", "client"):
@@ -174,14 +176,13 @@ def _tokens(
     return tokens, notes
 
 
-def _status(table: Table, at: Mapping[str, str]) -> pl.Series:
-    """Outcome of each request: cancelled before error before ok, null where nothing says it."""
+def _status(table: Table, names: Mapping[str, tuple[str, ...]]) -> pl.Series:
+    """Outcome of each request, by every sign that the log has: cancelled before error before ok, else null."""
     n = table.frame.height
     cancelled, bad, good = (np.zeros(n, np.bool_) for _ in range(3))
-    for quantity in ("status", "finish", "error"):
-        if quantity not in at:
-            continue
-        words = table.text(at[quantity]).str.to_lowercase().str.strip_chars()
+    signs = [(q, name) for q in ("status", "finish", "error") for name in names[q] if name in table.frame.columns]
+    for quantity, name in signs:
+        words = table.text(name).str.to_lowercase().str.strip_chars()
         code = words.cast(pl.Float64, strict=False).fill_null(np.nan).to_numpy()
         cancelled |= words.is_in(list(ABORTS)).fill_null(False).to_numpy() | (code == 499)
         if quantity == "error":
@@ -189,9 +190,9 @@ def _status(table: Table, at: Mapping[str, str]) -> pl.Series:
         else:
             bad |= words.is_in(list(_BAD)).fill_null(False).to_numpy() | (code >= 400) | (code == 0)
             good |= words.is_in(list(_GOOD)).fill_null(False).to_numpy() | ((code >= 200) & (code < 400))
-    if "flags" in at:
-        flags = table.text(at["flags"]).str.split(",").list.contains("DC")
-        cancelled |= flags.fill_null(False).to_numpy()
+    for name in names["flags"]:
+        if name in table.frame.columns:
+            cancelled |= table.text(name).str.split(",").list.contains("DC").fill_null(False).to_numpy()
     outcome = np.where(cancelled, CANCELLED, np.where(bad, ERROR, np.where(good, OK, "")))
     return pl.Series("status", outcome).replace("", None)
 
