@@ -247,7 +247,8 @@ class _Pieces(io.RawIOBase):
     """An iterator of bytes as a raw stream; errors of the decompressors become the project's own."""
 
     def __init__(self, pieces: Iterator[bytes], kind: str, path: Path) -> None:
-        self._pieces, self._kind, self._path, self._left = pieces, kind, path, b""
+        self._pieces, self._kind, self._path = pieces, kind, path
+        self._left = memoryview(b"")  # a view: a piece may be hundreds of times what is taken at a time
 
     def readable(self) -> bool:
         return True
@@ -257,7 +258,7 @@ class _Pieces(io.RawIOBase):
             piece = self._next()
             if piece is None:
                 return 0
-            self._left = piece
+            self._left = memoryview(piece)
         n = min(len(buffer), len(self._left))
         buffer[:n], self._left = self._left[:n], self._left[n:]
         return n

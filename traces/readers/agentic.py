@@ -5,14 +5,16 @@ output_length`` (tokens), ``n_blocks, lcp_prev_blocks, prefix_seen_blocks`` (ful
 
 What is done to them
 * A stream, (trace_id, subagent), is a session. Closed loop: ``think_time`` is the gap from the end of the previous
-  turn (``t`` + ``api_time``, to the file's rounding of about 0.7 s). Where it is missing it is taken from ``t`` and
-  the recorded or assumed service time.
+  turn (``t`` + ``api_time``, to the file's rounding of about 0.7 s). Where it is missing, and after a turn without
+  ``api_time``, it is taken from ``t`` and a service time (:mod:`traces.readers.agentic_streams` says why).
 * The file has no absolute session starts: they are drawn, a Poisson process of ``session_rate_per_s``, over the
   sessions in random order. Sub-agents start on their own, for their start in the parent is not in the file.
 * Block ids were local to a trace and are not in the table; ``lcp_prev_blocks`` and ``prefix_seen_blocks`` give
   the chains back: a turn shares ``prefix_seen_blocks`` leading blocks with an earlier turn of its stream, the
   previous one if that equals ``lcp_prev_blocks`` (99.7 % of turns), else the latest that agrees with both
-  numbers. Sharing between streams (sub-agents of one session, tools and system prompt between sessions) is lost.
+  numbers. Sharing between streams (sub-agents of one session, tools and system prompt between sessions) is lost;
+  the original JSON (:mod:`traces.readers.agentic_json`) keeps the first. Against its hashes the rebuilt chains of a
+  stream are right for AGREEMENT.
 * Chains are coarsened to ``prefix_block_tokens``: the id of a coarse block names the whole prefix up to its end.
 """
 
@@ -24,6 +26,14 @@ from numpy.typing import NDArray
 
 from traces.check import MAX_TOKENS
 from traces.errors import nearest
+from traces.readers.agentic_streams import (
+    FILE_BLOCK_TOKENS,
+    capped,
+    check_options,
+    drawn_starts,
+    since_start,
+    think_times,
+)
 from traces.readers.columns import Table, parquet_table
 from traces.readers.format import Format
 from traces.readers.repair import zero_outputs
@@ -44,9 +54,7 @@ COLUMNS = (
     "model",
     "family",
 )
-FILE_BLOCK_TOKENS = 64
 DUPLICATES = ("keep", "exact", "families")
-_ASSUMED_SERVICE = (2.0, 0.018)  # s, s an output token: medians of the recorded api_time by output length
 
 
 def read(
@@ -79,14 +87,11 @@ def read(
     Raises:
         TraceError: a bad column, value or option.
     """
-    _check_options(source, zero_output, duplicates, session_rate_per_s, prefix_block_tokens)
-    for column, value in (
-        ("max_context_tokens", max_context_tokens),
-        ("max_think_s", max_think_s),
-        ("max_turns", max_turns),
-    ):
-        if value is not None and not value > 0:
-            raise source.error("a positive limit", column=f"trace.options.{column}", value=value)
+    if duplicates not in DUPLICATES:
+        expected = f"one of {', '.join(DUPLICATES)}{nearest(str(duplicates), DUPLICATES)}"
+        raise source.error(expected, column="trace.options.duplicates", value=duplicates)
+    caps = {"max_context_tokens": max_context_tokens, "max_think_s": max_think_s, "max_turns": max_turns}
+    check_options(source, zero_output, session_rate_per_s, prefix_block_tokens, caps)
     table = parquet_table(source)
     table.need(COLUMNS)
     recorded = table.whole("output_length", 0, MAX_TOKENS, "tokens")
@@ -101,21 +106,24 @@ def read(
     if copies:
         frame = frame.filter(~pl.col("stream").is_in(copies))
         notes.append(f"duplicates={duplicates}: {len(copies)} sessions left out")
-    frame = frame.with_columns(think=_think(frame))
-    frame, cap_notes = _capped(frame, max_context_tokens, max_think_s, max_turns, source)
+    think, think_note = think_times(frame)
+    frame = frame.with_columns(think=think)
+    frame, cap_notes = capped(frame, max_context_tokens, max_think_s, max_turns, source)
     offsets, ids, unsure = _chains(frame, prefix_block_tokens // FILE_BLOCK_TOKENS)
     notes += [
+        think_note,
         *cap_notes,
         f"sub-agent streams are sessions of their own; {int(frame['subagent'].is_not_null().sum())} requests",
         f"session starts drawn: Poisson, {session_rate_per_s:g} sessions a second, seed {seed}, random order",
         f"chains rebuilt from shared block counts, {FILE_BLOCK_TOKENS} -> {prefix_block_tokens} tokens a block; "
         f"{unsure} turns share more with an earlier turn than with the last one",
     ]
-    start, arrival = _arrivals(frame, session_rate_per_s, seed)
+    streams, number = np.unique(frame["stream"].to_numpy(), return_inverse=True)
+    start = drawn_starts(streams.size, session_rate_per_s, seed)
     return Trace.build(
         source.stem,
         {
-            "arrival_s": arrival,
+            "arrival_s": start[number] + since_start(frame),
             "session": frame["stream"],
             "turn": frame["turn"] + 1,
             "think_s": frame["think"],
@@ -130,21 +138,6 @@ def read(
         provenance=[note for note in notes if note],
         duration_s=float(start.max()) + 1 / session_rate_per_s,
     )
-
-
-def _check_options(source: Source, zero_output: str, duplicates: str, rate: float, block: int) -> None:
-    if zero_output == "drop":
-        raise source.error(
-            "error or one: dropping a turn would tear its session", column="trace.options.zero_output", value="drop"
-        )
-    if duplicates not in DUPLICATES:
-        expected = f"one of {', '.join(DUPLICATES)}{nearest(str(duplicates), DUPLICATES)}"
-        raise source.error(expected, column="trace.options.duplicates", value=duplicates)
-    if not 0 < rate < np.inf:
-        raise source.error("a positive rate", column="trace.options.session_rate_per_s", value=rate)
-    if block < FILE_BLOCK_TOKENS or block % FILE_BLOCK_TOKENS:
-        expected = f"a multiple of {FILE_BLOCK_TOKENS}"
-        raise source.error(expected, column="trace.options.prefix_block_tokens", value=block)
 
 
 def _typed(table: Table) -> pl.DataFrame:
@@ -211,39 +204,6 @@ def _copies(frame: pl.DataFrame, duplicates: str) -> list[int]:
     return copies["stream"].to_list()
 
 
-def _think(frame: pl.DataFrame) -> pl.Series:
-    """(n,) think times, null on first turns."""
-    base, per_token = _ASSUMED_SERVICE
-    service = pl.col("api").fill_null(base + per_token * pl.col("output"))
-    end = (pl.col("t") + service).shift(1).over("stream")
-    derived = pl.max_horizontal(pl.col("t") - end, 0.0)
-    value = pl.coalesce("recorded_think", derived)
-    return frame.select(pl.when(pl.col("turn") == 0).then(None).otherwise(value).alias("think")).to_series()
-
-
-def _capped(
-    frame: pl.DataFrame, max_context: int | None, max_think: float | None, max_turns: int | None, source: Source
-) -> tuple[pl.DataFrame, list[str]]:
-    notes, before = [], frame.height
-    if max_turns is not None:
-        frame = frame.filter(pl.col("turn") < max_turns)
-        notes.append(f"max_turns={max_turns}: {before - frame.height} turns left out")
-    if max_context is not None:
-        before = frame.height
-        fits = (pl.col("input") + pl.col("output") <= max_context).cast(pl.Int8).cum_min().over("stream") == 1
-        frame = frame.filter(fits)
-        notes.append(f"max_context_tokens={max_context}: {before - frame.height} turns left out, sessions end there")
-        if not frame.height:
-            raise source.error(
-                "a limit that leaves a request", column="trace.options.max_context_tokens", value=max_context
-            )
-    if max_think is not None:
-        cut = int((frame["think"] > max_think).sum())
-        frame = frame.with_columns(pl.col("think").clip(upper_bound=max_think))
-        notes.append(f"max_think_s={max_think:g}: {cut} think times cut")
-    return frame, notes
-
-
 def _chains(frame: pl.DataFrame, fold: int) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
     """CSR chains of prompt and output in blocks of ``fold`` file blocks, and how many turns have another source."""
     stream, lcp, seen = (frame[c].to_numpy() for c in ("stream", "lcp", "seen"))
@@ -293,20 +253,6 @@ def _other_source(
         if with_last <= lcp[k] and prompt[j] // FILE_BLOCK_TOKENS >= seen:
             return chains[j]
     return chains[k - 1]
-
-
-def _arrivals(frame: pl.DataFrame, rate: float, seed: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Session starts, and nominal arrivals: start + recorded service + think of the turns before."""
-    rng = np.random.default_rng(seed)
-    _, inverse = np.unique(frame["stream"].to_numpy(), return_inverse=True)
-    n = int(inverse.max()) + 1
-    start = np.cumsum(rng.exponential(1 / rate, n))
-    start = (start - start[0])[np.argsort(rng.permutation(n))]
-    base, per_token = _ASSUMED_SERVICE
-    service = pl.col("api").fill_null(base + per_token * pl.col("output")).shift(1).over("stream")
-    step = (service + pl.col("think")).fill_null(0.0)
-    offset = frame.select(step.cum_sum().over("stream")).to_series().to_numpy()
-    return start, start[inverse] + offset
 
 
 def sniff(name: str, head: bytes) -> bool:

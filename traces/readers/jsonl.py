@@ -46,14 +46,14 @@ def records(source: Source) -> Iterator[tuple[int, Record]]:
         raise source.error("at least one request", value="an empty file")
 
 
-def get(record: Record, key: str, row: int, source: Source) -> Any:
+def get(record: Record, key: str, row: int | None, source: Source) -> Any:
     """A field that must be there."""
     if key not in record:
         raise source.error(f"this field to be present{nearest(key, record)}", row=row, column=key)
     return record[key]
 
 
-def whole(record: Record, key: str, low: int, high: int, meaning: str, row: int, source: Source) -> int:
+def whole(record: Record, key: str, low: int, high: int, meaning: str, row: int | None, source: Source) -> int:
     """A field that must be a whole number within [low, high]."""
     value = get(record, key, row, source)
     if isinstance(value, float) and value.is_integer():
@@ -63,7 +63,7 @@ def whole(record: Record, key: str, low: int, high: int, meaning: str, row: int,
     return value
 
 
-def number(record: Record, key: str, low: float, high: float, meaning: str, row: int, source: Source) -> float:
+def number(record: Record, key: str, low: float, high: float, meaning: str, row: int | None, source: Source) -> float:
     """A field that must be a number within [low, high]."""
     value = get(record, key, row, source)
     if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
@@ -72,7 +72,7 @@ def number(record: Record, key: str, low: float, high: float, meaning: str, row:
     return float(value)
 
 
-def whole_list(record: Record, key: str, low: int, high: int, row: int, source: Source) -> list[int]:
+def whole_list(record: Record, key: str, low: int, high: int, row: int | None, source: Source) -> list[int]:
     """A field that must be a list of whole numbers within [low, high]."""
     values = get(record, key, row, source)
     if not isinstance(values, list):
