@@ -23,6 +23,7 @@ MODULES = (
     "burstgpt",
     "mooncake",
     "agentic",
+    "agentic_json",
     "gateway",
     "table",
     "canonical",
