@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -14,6 +15,9 @@ MAX_TOKENS = 10_000_000
 """Longest prompt or output that is believed: ten times the largest context window on offer."""
 
 REPLAY_MODES = ("open", "closed", "clients")
+
+CHUNK = 1 << 20
+"""Rows of a large trace that are looked at in one step: temporary arrays stay small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +103,9 @@ def _check_column(values: pl.Series, column: Column, file: str) -> None:
     if column.low is None or column.high is None:
         return
     # NaN fails both comparisons, so it is caught here as well.
-    bad = ~((values >= column.low) & (values <= column.high)).fill_null(True).to_numpy()
-    if bad.any():
+    fine = (values >= column.low) & (values <= column.high)
+    if not fine.all():
+        bad = ~fine.fill_null(True).to_numpy()
         row = row_of(bad)
         expected = f"a number from {column.low:,.15g} to {column.high:,.15g} ({column.meaning})"
         raise TraceError(file=file, row=row, column=column.name, value=values[row - 1], expected=expected)
@@ -110,12 +115,11 @@ def _check_order(frame: pl.DataFrame, file: str) -> None:
     arrival = frame["arrival_s"].to_numpy()
     session = frame["session"].to_numpy()
     turn = frame["turn"].to_numpy()
-    think_null = frame["think_s"].is_null().to_numpy()
-
-    back = (arrival[1:] < arrival[:-1]) | (
-        (arrival[1:] == arrival[:-1])
-        & ((session[1:] < session[:-1]) | ((session[1:] == session[:-1]) & (turn[1:] < turn[:-1])))
-    )
+    back = arrival[1:] < arrival[:-1]
+    ties = np.flatnonzero(arrival[1:] == arrival[:-1])
+    if ties.size:
+        earlier, later = session[ties], session[ties + 1]
+        back[ties] = (later < earlier) | ((later == earlier) & (turn[ties + 1] < turn[ties]))
     if back.any():
         row = row_of(back) + 1
         raise TraceError(
@@ -125,45 +129,75 @@ def _check_order(frame: pl.DataFrame, file: str) -> None:
             value=float(arrival[row - 1]),
             expected="rows in order of (arrival_s, session, turn); trace.options.sort=true orders them",
         )
-    alone = session < 0
-    bad = alone & (turn != 1)
+    bad = (session < 0) & (turn != 1)
     if bad.any():
         row = row_of(bad)
         raise TraceError(file=file, row=row, column="turn", value=int(turn[row - 1]), expected="1 without a session")
-    bad = (turn == 1) & ~think_null
-    if bad.any():
-        row = row_of(bad)
-        value = frame["think_s"][row - 1]
-        raise TraceError(file=file, row=row, column="think_s", value=value, expected="null on the first turn")
+    think = frame["think_s"]
+    if think.null_count() < think.len():
+        bad = (turn == 1) & think.is_not_null().to_numpy()
+        if bad.any():
+            row = row_of(bad)
+            value = think[row - 1]
+            raise TraceError(file=file, row=row, column="think_s", value=value, expected="null on the first turn")
     _check_turns(session, turn, file)
 
 
 def _check_turns(session: NDArray[np.int64], turn: NDArray[np.int64], file: str) -> None:
-    rows = np.flatnonzero(session >= 0)
-    if not rows.size:
+    n_sessions = int(session.max()) + 1
+    if not n_sessions:
         return
+    inside = session if session.min() >= 0 else session[session >= 0]
+    count: NDArray[np.int64] = np.zeros(1, np.int64)
+    if n_sessions <= inside.size:
+        count = np.bincount(inside, minlength=n_sessions).astype(np.int64, copy=False)
+    if count.min() == 0:
+        raise TraceError(file=file, column="session", value=n_sessions - 1, expected="dense session numbers from 0")
+    if not _turns_in_order(session, turn, count):
+        _raise_turns(session, turn, file)
+
+
+def _turns_in_order(session: NDArray[Any], turn: NDArray[Any], count: NDArray[np.int64]) -> bool:
+    """True if every session shows turns 1, 2, 3, ... from row to row; without sorting, for large traces.
+
+    Each turn has its place in a list of all turns, session by session. The list is full, and rows ascend along it.
+    """
+    place = np.cumsum(count) - count
+    row: NDArray[Any] = np.full(int(count.sum()), -1, np.int32 if session.size < 2**31 else np.int64)
+    for start in range(0, session.size, CHUNK):
+        s, t = session[start : start + CHUNK], turn[start : start + CHUNK]
+        inside = np.flatnonzero(s >= 0)
+        s, t = s[inside], t[inside]
+        if (t > count[s]).any():  # turns are 1 or more
+            return False
+        row[place[s] + t - 1] = start + inside
+    if (row < 0).any():
+        return False
+    ascends = row[1:] > row[:-1]
+    ascends[place[1:] - 1] = True  # from the last turn of a session to the first of the next
+    return bool(ascends.all())
+
+
+def _raise_turns(session: NDArray[np.int64], turn: NDArray[np.int64], file: str) -> None:
+    """The error about the first session in which a turn is missing, twice or out of order."""
+    rows = np.flatnonzero(session >= 0)
     s, t = session[rows], turn[rows]
-    n_sessions = int(s.max()) + 1
-    if n_sessions > s.size or np.bincount(s, minlength=n_sessions).min() == 0:
-        raise TraceError(file=file, column="session", value=int(s.max()), expected="dense session numbers from 0")
     # Rows are in order of arrival; a stable sort by session must then show turns 1, 2, 3, ... of each.
     order = np.argsort(s, kind="stable")
     s, t, rows = s[order], t[order], rows[order]
     first = np.r_[True, s[1:] != s[:-1]]
     start = np.maximum.accumulate(np.where(first, np.arange(s.size), 0))
     want = np.arange(s.size) - start + 1
-    bad = t != want
-    if bad.any():
-        at = int(np.argmax(bad))
-        twice = not first[at] and t[at] == t[at - 1]
-        what = "a turn only once" if twice else "turns 1, 2, 3, ... in order of arrival"
-        raise TraceError(
-            file=file,
-            row=int(rows[at]) + 1,
-            column="turn",
-            value=int(t[at]),
-            expected=f"{what} (session {int(s[at])}, turn {int(want[at])} comes here)",
-        )
+    at = int(np.argmax(t != want))
+    twice = not first[at] and t[at] == t[at - 1]
+    what = "a turn only once" if twice else "turns 1, 2, 3, ... in order of arrival"
+    raise TraceError(
+        file=file,
+        row=int(rows[at]) + 1,
+        column="turn",
+        value=int(t[at]),
+        expected=f"{what} (session {int(s[at])}, turn {int(want[at])} comes here)",
+    )
 
 
 def check_chains(
@@ -188,8 +222,8 @@ def check_chains(
         return
     if block_tokens == 0:
         raise TraceError(file=file, column="prefix_block_tokens", value=0, expected="a block size, as there are chains")
-    bad = lengths * block_tokens > tokens
-    if bad.any():
+    if (lengths > tokens // block_tokens).any():
+        bad = lengths > tokens // block_tokens
         row = row_of(bad)
         raise TraceError(
             file=file,
@@ -201,19 +235,28 @@ def check_chains(
     n_ids = int(ids.max()) + 1
     if ids.min() < 0 or n_ids > ids.size:
         raise TraceError(file=file, column="chain_ids", value=n_ids, expected="dense ids from 0")
-    depth = np.arange(ids.size) - np.repeat(offsets[:-1], lengths)
-    parent = np.where(depth > 0, np.r_[np.int32(-1), ids[:-1]], np.int32(-1))
-    first_parent = np.full(n_ids, -2, np.int64)
-    first_parent[ids] = parent
-    bad = first_parent[ids] != parent
-    if bad.any():
-        at = int(np.argmax(bad))
-        raise TraceError(
-            file=file,
-            row=int(np.searchsorted(offsets, at, side="right")),
-            column="chain_ids",
-            value=int(ids[at]),
-            expected="an id to name the whole prefix: always at the same depth, after the same id",
-        )
-    if (first_parent == -2).any():
+    first = np.zeros(ids.size, np.bool_)
+    first[offsets[:-1][lengths > 0]] = True
+    parent = np.full(n_ids, -2, np.int32)  # of each id, where it appeared last: it must be the same everywhere
+    for start in range(0, ids.size, CHUNK):
+        parent[ids[start : start + CHUNK]] = _parents(ids, first, start)
+    for start in range(0, ids.size, CHUNK):
+        bad = parent[ids[start : start + CHUNK]] != _parents(ids, first, start)
+        if bad.any():
+            at = start + int(np.argmax(bad))
+            raise TraceError(
+                file=file,
+                row=int(np.searchsorted(offsets, at, side="right")),
+                column="chain_ids",
+                value=int(ids[at]),
+                expected="an id to name the whole prefix: always at the same depth, after the same id",
+            )
+    if (parent == -2).any():
         raise TraceError(file=file, column="chain_ids", value=n_ids, expected="dense ids from 0")
+
+
+def _parents(ids: NDArray[np.int32], first: NDArray[np.bool_], start: int) -> NDArray[np.int32]:
+    """The id before each of a chunk's, -1 at the start of a chain."""
+    part = first[start : start + CHUNK]
+    before = ids[start - 1 : start + CHUNK - 1] if start else np.append(np.int32(-1), ids[: CHUNK - 1])
+    return np.where(part, np.int32(-1), before[: part.size])

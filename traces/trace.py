@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traces import transform
-from traces.check import BY_NAME, COLUMNS, REPLAY_MODES, check_chains, check_frame, row_of
+from traces.check import BY_NAME, CHUNK, COLUMNS, REPLAY_MODES, check_chains, check_frame, row_of
 from traces.errors import TraceError, nearest
 
 HASH_VERSION = b"pdgym-trace-1"
@@ -53,8 +54,10 @@ class Trace:
     def __post_init__(self) -> None:
         """Check everything; see :class:`TraceError`."""
         check_frame(self.frame, self.name)
-        tokens = (self.frame["prompt_tokens"] + self.frame["output_tokens"]).to_numpy()
-        check_chains(self.chain_offsets, self.chain_ids, self.prefix_block_tokens, tokens, self.name)
+        tokens = self.frame["prompt_tokens"]
+        if self.chain_ids.size:
+            tokens = tokens + self.frame["output_tokens"]
+        check_chains(self.chain_offsets, self.chain_ids, self.prefix_block_tokens, tokens.to_numpy(), self.name)
         for array in (self.chain_offsets, self.chain_ids):
             array.setflags(write=False)
         if self.replay not in REPLAY_MODES:
@@ -170,8 +173,8 @@ class Trace:
                 for part in _canonical(self.frame[column.name]):
                     digest.update(part)
         digest.update(b"|chains|")
-        digest.update(self.chain_offsets.astype("<i8").tobytes())
-        digest.update(self.chain_ids.astype("<i4").tobytes())
+        for part in chain(_bytes(self.chain_offsets, "<i8"), _bytes(self.chain_ids, "<i4")):
+            digest.update(part)
         return digest.hexdigest()
 
     def chain(self, request: int) -> NDArray[np.int32]:
@@ -245,23 +248,62 @@ def _cast(frame: pl.DataFrame, name: str) -> pl.DataFrame:
 
 def _sort(frame: pl.DataFrame) -> tuple[pl.DataFrame, NDArray[np.int64] | None]:
     """Sort by (arrival_s, session, turn) with sessions numbered by first arrival; the order, or None if kept."""
-    arrival = frame["arrival_s"].to_numpy() + 0.0  # -0.0 becomes 0.0: equal content, equal hash
-    session = frame["session"].to_numpy()
-    turn = frame["turn"].to_numpy()
-    inside = np.flatnonzero(session >= 0)
-    dense = np.full(session.size, -1, np.int64)
-    if inside.size:
-        old, inverse = np.unique(session[inside], return_inverse=True)
+    arrival, session, turn = (frame[name].to_numpy() for name in ("arrival_s", "session", "turn"))
+    if np.signbit(arrival).any():
+        arrival = arrival + 0.0  # -0.0 becomes 0.0: equal content, equal hash
+        frame = frame.with_columns(pl.Series("arrival_s", arrival))
+    dense = _number_sessions(session, arrival)
+    if dense is not session:
+        frame = frame.with_columns(pl.Series("session", dense))
+    order = _order(arrival, dense, turn)
+    return (frame, None) if order is None else (frame[order], order)
+
+
+def _number_sessions(session: NDArray[np.int64], arrival: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Sessions numbered from 0 by first arrival (at the same time: by their number), -1 for none."""
+    low, high = int(session.min()), int(session.max())
+    if high < 0:
+        return np.full(session.size, -1, np.int64)
+    inside: NDArray[np.int64] | slice = slice(None) if low >= 0 else np.flatnonzero(session >= 0)
+    label, when = session[inside], arrival[inside]
+    if high < 4 * label.size + 1024:  # numbers that may be indices
+        start = np.full(high + 1, np.inf)
+        np.minimum.at(start, label, when)
+        old = np.flatnonzero(start < np.inf)
+        start = start[old]
+        if old.size == high + 1 and (start[1:] >= start[:-1]).all() and low >= 0:
+            return session  # they are so numbered already
+        rank_of = np.full(high + 1, -1, np.int64)
+        rank_of[old[np.argsort(start, kind="stable")]] = np.arange(old.size)
+        ranked = rank_of[label]
+    else:
+        old, inverse = np.unique(label, return_inverse=True)
         start = np.full(old.size, np.inf)
-        np.minimum.at(start, inverse, arrival[inside])
+        np.minimum.at(start, inverse, when)
         rank = np.empty(old.size, np.int64)
         rank[np.argsort(start, kind="stable")] = np.arange(old.size)
-        dense[inside] = rank[inverse]
-    order = np.lexsort((turn, dense, arrival))
-    frame = frame.with_columns(pl.Series("session", dense), pl.Series("arrival_s", arrival))
-    if (order[1:] > order[:-1]).all():
-        return frame, None
-    return frame[order], order
+        ranked = rank[inverse]
+    if low >= 0:
+        return ranked
+    dense = np.full(session.size, -1, np.int64)
+    dense[inside] = ranked
+    return dense
+
+
+def _order(
+    arrival: NDArray[np.float64], session: NDArray[np.int64], turn: NDArray[np.int64]
+) -> NDArray[np.int64] | None:
+    """The order by (arrival, session, turn), None for rows that are in it. Only what arrives together is sorted."""
+    if (arrival[1:] < arrival[:-1]).any():
+        return np.lexsort((turn, session, arrival))
+    same = arrival[1:] == arrival[:-1]
+    tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
+    sorted_ = tied[np.lexsort((turn[tied], session[tied], arrival[tied]))]
+    if (sorted_ == tied).all():
+        return None
+    order = np.arange(arrival.size)
+    order[tied] = sorted_
+    return order
 
 
 def _dense(ids: NDArray[Any], name: str) -> NDArray[np.int32]:
@@ -286,12 +328,21 @@ def _canonical(values: pl.Series) -> Iterator[bytes]:
     """Bytes that depend on the values only: null mask, then little-endian numbers or length-prefixed text."""
     if values.null_count():
         yield b"n" + np.packbits(values.is_null().to_numpy()).tobytes()
+    parts = [values.slice(at, CHUNK) for at in range(0, values.len(), CHUNK)]
     if values.dtype == pl.String:
-        texts = [text.encode() for text in values.fill_null("").to_list()]
-        yield np.array([len(text) for text in texts], "<i8").tobytes()
-        yield b"".join(texts)
-    else:
-        numbers = values.fill_null(0).to_numpy()
+        for part in parts:
+            yield part.fill_null("").str.len_bytes().to_numpy().astype("<i8").tobytes()
+        for part in parts:
+            yield "".join(part.fill_null("").to_list()).encode()
+        return
+    for part in parts:
+        numbers = part.fill_null(0).to_numpy()
         if values.dtype == pl.Float64:
-            numbers = numbers + 0.0
-        yield numbers.astype("<f8" if values.dtype == pl.Float64 else "<i8").tobytes()
+            yield (numbers + 0.0).astype("<f8", copy=False).tobytes()
+        else:
+            yield numbers.astype("<i8", copy=False).tobytes()
+
+
+def _bytes(numbers: NDArray[Any], dtype: str) -> Iterator[bytes]:
+    for at in range(0, numbers.size, CHUNK):
+        yield numbers[at : at + CHUNK].astype(dtype, copy=False).tobytes()

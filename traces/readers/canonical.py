@@ -7,7 +7,6 @@ difference to the id before it in the file, which compresses to little), and the
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from pathlib import Path
@@ -16,13 +15,16 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from traces.readers.columns import parquet_table
+from traces.readers.columns import parquet_table, sound_parquet
 from traces.readers.format import Format
 from traces.source import Source
 from traces.trace import Trace
 
 KEY = "pdgym.trace"
 VERSION = 1
+
+_LEVEL, _QUICK_LEVEL = 19, 3  # of zstd: small files are shipped, large ones must not take minutes
+_MANY = 1_000_000
 
 
 def write(trace: Trace, path: str | Path) -> None:
@@ -44,7 +46,8 @@ def write(trace: Trace, path: str | Path) -> None:
     if trace.prefix_block_tokens:
         frame = frame.with_columns(_pack(trace))
     try:
-        frame.write_parquet(part, compression="zstd", compression_level=19, metadata={KEY: json.dumps(head)})
+        level = _LEVEL if len(trace) + trace.chain_ids.size < _MANY else _QUICK_LEVEL
+        frame.write_parquet(part, compression="zstd", compression_level=level, metadata={KEY: json.dumps(head)})
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
@@ -68,7 +71,8 @@ def read(source: Source) -> Trace:
         offsets = np.zeros(frame.height + 1, np.int64)
         np.cumsum(chains.list.len().to_numpy(), out=offsets[1:])
         flat = chains.filter(chains.list.len() > 0).explode().fill_null(0).to_numpy()
-        ids = np.cumsum(flat.astype(np.int64))
+        ids = np.cumsum(flat, dtype=np.int64)
+        del chains, flat
         frame = frame.drop("chain")
     try:
         trace = Trace.build(
@@ -90,18 +94,20 @@ def read(source: Source) -> Trace:
 
 
 def _pack(trace: Trace) -> pl.Series:
-    delta = np.diff(trace.chain_ids, prepend=np.int32(0)).astype(np.int32)
-    row = np.repeat(np.arange(len(trace)), np.diff(trace.chain_offsets))
+    delta = np.diff(trace.chain_ids, prepend=np.int32(0)).astype(np.int32, copy=False)
+    row = np.repeat(np.arange(len(trace), dtype=np.int32), np.diff(trace.chain_offsets))
     lists = pl.DataFrame({"row": row, "chain": delta}).group_by("row", maintain_order=True).agg("chain")
-    rows = pl.DataFrame({"row": np.arange(len(trace))}).join(lists, on="row", how="left", maintain_order="left")
+    rows = pl.DataFrame({"row": np.arange(len(trace), dtype=np.int32)})
+    rows = rows.join(lists, on="row", how="left", maintain_order="left")
     return rows["chain"].fill_null(pl.Series([[]], dtype=pl.List(pl.Int32))).alias("chain")
 
 
 def _head(source: Source) -> dict[str, Any]:
+    with sound_parquet(source) as file:
+        text = pl.read_parquet_metadata(file).get(KEY)
     try:
-        text = pl.read_parquet_metadata(io.BytesIO(source.data)).get(KEY)
         head = json.loads(text) if text is not None else None
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise source.error("sound metadata", column=KEY, value=str(error)) from error
     if not isinstance(head, dict) or head.get("version") != VERSION:
         found = head.get("version") if isinstance(head, dict) else None

@@ -10,12 +10,13 @@ import numpy as np
 import polars as pl
 
 from traces.check import BY_NAME, MAX_TOKENS, Column
-from traces.readers import hash_lists, stamps, turns
+from traces.readers import hash_lists, stamps
 from traces.readers.columns import Table
 from traces.readers.durations import DurationColumn
 from traces.readers.log import Labels, Log
 from traces.readers.naming import Field
 from traces.readers.stamps import StampColumn, Stamps
+from traces.readers.turns import SessionColumn
 from traces.readers.workers import ROLES, number_workers
 
 _DURATIONS = ("e2e_s", "ttft_s", "tpot_s", "think_s", "cancel_after_s")
@@ -59,7 +60,7 @@ def read_inputs(log: Log, where: Mapping[str, Field], arrival_unit: str, latency
         plan["end_s"] = end
     for column, field in where.items():
         if column == "session":
-            plan[column] = partial(turns.session_keys, name=field.name)
+            plan[column] = SessionColumn(field.name)
         elif column == "hash_ids":
             plan[column] = partial(hash_lists.read_hashes, name=field.name)
         elif column not in plan:
@@ -74,8 +75,6 @@ def read_inputs(log: Log, where: Mapping[str, Field], arrival_unit: str, latency
     for column, duration in durations.items():
         duration.check(log, rows[column])
         notes.append(duration.note() or "")
-    if "session" in where:
-        rows["session"] = pl.Series("session", turns.number_sessions(rows["session"]))
     roles = {c: labels[c] for c in ROLES if c in where}
     numbered, note = number_workers(log, roles, rows, {c: where[c].name for c in roles})
     rows |= numbered
@@ -95,8 +94,9 @@ def _meaning(column: str) -> str:
 
 
 def _whole(piece: Table, name: str, column: Column) -> pl.Series:
-    if column.name == "output_tokens":
-        return piece.whole(name, 0, MAX_TOKENS, "tokens")
+    if column.high == MAX_TOKENS:  # half the memory, until the trace is built
+        low, meaning = (0, "tokens") if column.name == "output_tokens" else (int(column.low or 0), column.meaning)
+        return piece.whole(name, low, MAX_TOKENS, meaning, null=column.nullable).cast(pl.Int32)
     return piece.whole(name, int(column.low or 0), int(column.high or 0), column.meaning, null=column.nullable)
 
 

@@ -81,18 +81,18 @@ def read(
     named = rows["output_tokens"].alias(where["output_tokens"].name)
     keep, rows["output_tokens"], zero_note = zero_outputs(named, zero_output, log)
     if made is not None:
-        lists, prompt = rows.pop("hash_ids"), rows["prompt_tokens"].to_numpy()
+        lists, prompt = rows.pop("hash_ids"), rows["prompt_tokens"].to_numpy().astype(np.int64)
         prompts = hash_lists.prompt_chains(log, lists, prompt, made, where["hash_ids"].name)
-        del lists
 
-    index = order.index
-    _take(rows, index)
-    turns = Turns(rows["session"].to_numpy()) if "session" in where else None
-    if turns is not None and "turn" in where:
-        _check_turns(log, rows, turns, index, where["turn"].name)
+    index = _take(rows, None, order.index)
+    turns = None
+    if "session" in where:
+        index = _take(rows, index, _ties(rows))
+        turns = Turns(rows["session"].to_numpy())
+        if "turn" in where:
+            _check_turns(log, rows, turns, index, where["turn"].name)
     if not keep.all():
-        index = np.flatnonzero(keep) if index is None else index[keep[index]]
-        _take(rows, np.flatnonzero(keep if order.index is None else keep[order.index]))
+        index = _take(rows, index, np.flatnonzero(keep if index is None else keep[index]))
         turns = None if turns is None else Turns(rows["session"].to_numpy())
     think_note = None
     if turns is None:
@@ -155,11 +155,30 @@ def _service(source: Source, where: Mapping[str, Field], ttft_s: float | None, t
     return _Service(float(ttft_s or 0.0), float(tpot_s or 0.0))
 
 
-def _take(rows: dict[str, pl.Series], index: NDArray[np.int64] | None) -> None:
-    """Bring every column into another order, one by one, so that one copy at a time is held."""
-    if index is not None:
-        for name in rows:
-            rows[name] = rows[name][index]
+def _take(
+    rows: dict[str, pl.Series], index: NDArray[np.int64] | None, chosen: NDArray[np.int64] | None
+) -> NDArray[np.int64] | None:
+    """Bring every column into the order ``chosen``, one by one, so that one copy at a time is held.
+
+    ``index`` are the rows of the file that ``rows`` are, None for all as they stand; returns that of the result.
+    """
+    if chosen is None:
+        return index
+    for name in rows:
+        rows[name] = rows[name][chosen]
+    return chosen if index is None else index[chosen]
+
+
+def _ties(rows: Mapping[str, pl.Series]) -> NDArray[np.int64] | None:
+    """The order by session of requests that arrive at the same time, as a trace has it; None if they are in it."""
+    arrival, session = rows["arrival_s"].to_numpy(), rows["session"].to_numpy()
+    same = arrival[1:] == arrival[:-1]
+    if not (same & (session[1:] < session[:-1])).any():
+        return None
+    tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
+    order = np.arange(arrival.size)
+    order[tied] = tied[np.lexsort((session[tied], arrival[tied]))]
+    return order
 
 
 def _check_turns(

@@ -81,8 +81,10 @@ def recorded(
         offsets, ids = gather_chains(offsets, ids, index)
     if turns is None:
         return Chains(offsets, ids, made.block_tokens, prompts.note)
-    prompt, output = (rows[name].to_numpy() for name in ("prompt_tokens", "output_tokens"))
-    offsets, ids, known = with_outputs(offsets, ids, prompt, output, turns.next, made.block_tokens, whole_answer=True)
+    prompt, output = (rows[name].to_numpy().astype(np.int64) for name in ("prompt_tokens", "output_tokens"))
+    offsets, ids, known = with_outputs(
+        offsets, ids, prompt, output, turns.following.astype(np.int64), made.block_tokens, whole_answer=True
+    )
     note = f"{prompts.note}; blocks of {known} outputs are known, from the next turn's prompt"
     return Chains(offsets, ids, made.block_tokens, note)
 
@@ -97,7 +99,7 @@ def assumed(context: str, block_tokens: int | None, rows: Mapping[str, pl.Series
             "begin with the whole turn before"
         )
         return Chains(None, None, 0, note)
-    prompt, output = (rows[name].to_numpy() for name in ("prompt_tokens", "output_tokens"))
+    prompt, output = (rows[name].to_numpy().astype(np.int64) for name in ("prompt_tokens", "output_tokens"))
     block = block_tokens or _BLOCK_TOKENS
-    growth = growing_chains(turns.session, turns.turn, prompt, output, block)
+    growth = growing_chains(turns.session.astype(np.int64), turns.turn, prompt, output, block)
     return Chains(growth.offsets, growth.ids, block, growth.note)

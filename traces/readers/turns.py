@@ -10,40 +10,53 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from traces.check import CHUNK
 from traces.readers.columns import Table
 
 
-def session_keys(piece: Table, name: str) -> pl.Series:
-    """Session keys of a piece as Int64, null for none (empty, or -1).
+class SessionColumn:
+    """Reads session keys piece by piece as numbers from 0 by first appearance, -1 for none (empty, or -1).
 
-    Text is kept as a 64-bit hash: that two of ten million sessions get the same has a chance of 3 in a million.
+    Text is known by its 64-bit hash: that any two of ten million sessions get the same has a chance of 3 in a million.
     """
-    raw = piece.frame[name]
-    if raw.dtype.is_integer():
-        number = raw.reinterpret(signed=True) if raw.dtype == pl.UInt64 else raw.cast(pl.Int64)
-        return pl.select(pl.when(number != -1).then(number)).to_series()
-    if raw.dtype.is_float():
-        raw = raw.fill_nan(None)
-    key = Table(raw.to_frame(), piece.source, piece.first_row).text(name).str.strip_chars()
-    hashed = key.hash(0).reinterpret(signed=True)
-    return pl.select(pl.when((key != "") & (key != "-1")).then(hashed)).to_series()
 
+    def __init__(self, name: str) -> None:
+        """``name``: column of the file."""
+        self.name = name
+        self._known = np.zeros(0, np.int64)  # keys, sorted
+        self._number = np.zeros(0, np.int32)  # of each
 
-def number_sessions(keys: pl.Series) -> NDArray[np.int64]:
-    """(n,) session numbers from 0 by first appearance, -1 for none."""
-    n = keys.len()
-    number = np.full(n, -1, np.int64)
-    inside = np.flatnonzero(keys.is_not_null().to_numpy()) if keys.null_count() else slice(None)
-    values = keys.drop_nulls().to_numpy()
-    if not values.size:
-        return number
-    known, inverse = np.unique(values, return_inverse=True)
-    first = np.empty(known.size, np.int64)
-    first[inverse[::-1]] = np.arange(values.size - 1, -1, -1)  # the last write is the first appearance
-    rank = np.empty(known.size, np.int64)
-    rank[np.argsort(first)] = np.arange(known.size)
-    number[inside] = rank[inverse]
-    return number
+    def __call__(self, piece: Table) -> pl.Series:
+        """Session numbers of a piece, Int32."""
+        keys = self._keys(piece)
+        return pl.concat([self._numbered(keys.slice(at, CHUNK)) for at in range(0, keys.len(), CHUNK)])
+
+    def _numbered(self, keys: pl.Series) -> pl.Series:
+        numbers = np.full(keys.len(), -1, np.int32)
+        inside = np.flatnonzero(keys.is_not_null().to_numpy())
+        found, first, inverse = np.unique(keys.drop_nulls().to_numpy(), return_index=True, return_inverse=True)
+        at = np.searchsorted(self._known, found)
+        new = np.append(self._known, 0)[at] != found if self._known.size else np.ones(found.size, np.bool_)
+        new |= at == self._known.size
+        number = np.empty(found.size, np.int32)
+        number[~new] = self._number[at[~new]]
+        fresh = np.flatnonzero(new)
+        number[fresh[np.argsort(first[fresh])]] = np.arange(self._known.size, self._known.size + fresh.size)
+        self._known = np.insert(self._known, at[fresh], found[fresh])
+        self._number = np.insert(self._number, at[fresh], number[fresh])
+        numbers[inside] = number[inverse]
+        return pl.Series(self.name, numbers)
+
+    def _keys(self, piece: Table) -> pl.Series:
+        """Int64, null for no session."""
+        raw = piece.frame[self.name]
+        if raw.dtype.is_integer():
+            number = raw.reinterpret(signed=True) if raw.dtype == pl.UInt64 else raw.cast(pl.Int64)
+            return pl.select(pl.when(number != -1).then(number)).to_series()
+        if raw.dtype.is_float():
+            piece = Table(piece.frame.select(pl.col(self.name).fill_nan(None)), piece.source, piece.first_row)
+        key = piece.text(self.name).str.strip_chars()
+        return pl.select(pl.when((key != "") & (key != "-1")).then(key.hash(0).reinterpret(signed=True))).to_series()
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,16 +64,15 @@ class Turns:
     """Turns of sessions.
 
     Attributes:
-        session: (n,) session numbers in order of arrival, -1 for none.
+        session: (n,) session numbers in order of arrival, -1 for none; fewer than 2**31.
     """
 
-    session: NDArray[np.int64]
+    session: NDArray[np.int32]
 
-    @cached_property
-    def _grouped(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def _grouped(self) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
         """Rows session by session in order of arrival, and which of them is a first turn."""
-        small = self.session.astype(np.int32) if self.session.size < 2**31 else self.session
-        order = np.argsort(small, kind="stable")
+        small = self.session.astype(np.int32, copy=False)
+        order = np.argsort(small, kind="stable").astype(np.int32)
         grouped = small[order]
         first = np.empty(order.size, np.bool_)
         first[:1] = True
@@ -71,29 +83,28 @@ class Turns:
     @cached_property
     def turn(self) -> NDArray[np.int64]:
         """(n,) turns, counted from 1; 1 without a session."""
-        order, first = self._grouped
-        start = np.flatnonzero(first)
-        length = np.diff(np.append(start, first.size))
+        order, first = self._grouped()
+        start = np.flatnonzero(first).astype(np.int32)
+        count = np.arange(1, order.size + 1, dtype=np.int32)
+        count -= np.repeat(start, np.diff(start, append=np.int32(first.size)).astype(np.int64))
         turn = np.empty(order.size, np.int64)
-        turn[order] = np.arange(1, order.size + 1) - np.repeat(start, length)
+        turn[order] = count
         return turn
 
     @cached_property
-    def previous(self) -> NDArray[np.int64]:
+    def previous(self) -> NDArray[np.int32]:
         """(n,) row of the turn before, -1 for none."""
-        order, first = self._grouped
-        before = np.empty_like(order)
-        before[:1], before[1:] = -1, order[:-1]
-        before[first] = -1
-        previous = np.empty_like(order)
-        previous[order] = before
+        order, first = self._grouped()
+        previous = np.full(order.size, -1, np.int32)
+        later = np.flatnonzero(~first)
+        previous[order[later]] = order[later - 1]
         return previous
 
     @property
-    def next(self) -> NDArray[np.int64]:
+    def following(self) -> NDArray[np.int32]:
         """(n,) row of the turn after, -1 for none."""
         later = np.flatnonzero(self.previous >= 0)
-        after = np.full(self.session.size, -1, np.int64)
+        after = np.full(self.session.size, -1, np.int32)
         after[self.previous[later]] = later
         return after
 
@@ -113,7 +124,7 @@ class Thinking:
 
 def think_times(
     arrival_s: NDArray[np.float64],
-    previous: NDArray[np.int64],
+    previous: NDArray[np.int32],
     ends: Mapping[str, NDArray[np.float64]],
 ) -> Thinking:
     """Think times: from the end of a turn to the next arrival, never from start to start; below 0 counts as 0.
