@@ -183,9 +183,9 @@ def study_from(config: DictConfig, command: str) -> Study:
         raise ResearchError("measure.skip_first + measure.skip_last: expected a sum below 1, nothing would be measured")
     seeds = int(number("seeds", low=1, whole=True))
     rates = number.many("rate_per_s") if plain["rate_per_s"] is not None else ()
-    cluster, slo = build_cluster(plain["cluster"], plain["hardware"], plain["view"]), _slo(plain)
-    trace = _trace(plain)
-    _known_classes(slo, trace)
+    cluster, slo = build_cluster(plain["cluster"], plain["hardware"], plain["view"]), slo_from(plain)
+    trace = trace_from(plain)
+    known_classes(slo, trace)
     out, store = _folders(plain, command, trace, cluster, slo)
     study = Study(
         command=command,
@@ -262,7 +262,8 @@ def _policies(plain: Mapping[str, Any], command: str) -> tuple[tuple[PolicyChoic
     return tuple(labelled[: len(dict.fromkeys(asked))]), labelled[at]
 
 
-def _trace(plain: Mapping[str, Any]) -> TraceChoice:
+def trace_from(plain: Mapping[str, Any]) -> TraceChoice:
+    """The trace of a configuration, in the replay mode asked for."""
     trace = plain["trace"]
     replay = plain["replay"]
     if replay is not None and replay not in REPLAYS:
@@ -270,7 +271,8 @@ def _trace(plain: Mapping[str, Any]) -> TraceChoice:
     return TraceChoice.parse(trace, plain["data_dir"], replay)
 
 
-def _slo(plain: Mapping[str, Any]) -> SloSpec:
+def slo_from(plain: Mapping[str, Any]) -> SloSpec:
+    """The objectives of a configuration."""
     from envs.cluster.slo import SloSpec
 
     def build(name: str, fields: Mapping[str, Any], base: Mapping[str, Any]) -> SloSpec:
@@ -292,7 +294,7 @@ def _slo(plain: Mapping[str, Any]) -> SloSpec:
     return build(str(fields["name"]), fields, {})
 
 
-def _known_classes(slo: SloSpec, trace: TraceChoice) -> None:
+def known_classes(slo: SloSpec, trace: TraceChoice) -> None:
     """Objectives of a class that no request has would be a dead setting."""
     if not slo.by_class:
         return

@@ -145,6 +145,12 @@ def winners(cells: Sequence[Cell], slo: str, unranked: Sequence[str] = ()) -> li
             "proven": False,
             "runner_up": None,
             "best_by": _best_by(ranked),
+            "unranked_above": [
+                {"policy": c.policy, "estimate": mean}
+                for c in load_cells
+                if ranked and c.policy in unranked
+                if (mean := _mean(c.values(HEADLINE))) > _mean(leader.values(HEADLINE))
+            ],
         }
         if len(ranked) > 1:
             own = leader.values(HEADLINE)

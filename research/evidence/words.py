@@ -35,8 +35,13 @@ def load_words(load: float | None, rate_per_s: float, unit: str) -> str:
     return rate if load is None or math.isnan(load) else f"load {load:g} ({rate})"
 
 
-def headline(winners: Sequence[Mapping[str, Any]]) -> str:
+def headline(winners: Sequence[Mapping[str, Any]], all_ranked: bool = True) -> str:
     """The shortest true answer over all loads."""
+    if not all_ranked:
+        said = headline(winners)
+        return (
+            f"Among the ranked policies: {said[0].lower() if said.startswith(('No', 'Proven')) else said[0]}{said[1:]}"
+        )
     proven = [w["leader"] for w in winners if w["proven"]]
     if len(set(proven)) == 1 and len(proven) == len(winners):
         return f"{proven[0]} wins at every load."
@@ -115,8 +120,12 @@ def robustness_words(summary: Mapping[str, Any]) -> list[str]:
 def say(summary: Mapping[str, Any]) -> list[str]:
     """What was found, in order."""
     unit = summary["rate_unit"]
-    lines = [headline(summary["winners"])] if len(summary["winners"]) > 1 else []
-    lines += [verdict(w, unit) for w in summary["winners"]]
+    lines = [headline(summary["winners"], not summary["unranked"])] if len(summary["winners"]) > 1 else []
+    for winner in summary["winners"]:
+        lines.append(verdict(winner, unit))
+        if above := winner["unranked_above"]:
+            whom = ", ".join(f"{a['policy']} ({sig(a['estimate'])}/s)" for a in above)
+            lines.append(f"{load_words(winner['load'], winner['rate_per_s'], unit)}: above it, but not ranked: {whom}.")
     lines += [line for w in summary["winners"] if (line := other_winners(w, unit)) is not None]
     if summary["robustness"]["leaders"]:
         lines += robustness_words(summary)

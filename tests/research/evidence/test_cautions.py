@@ -60,3 +60,33 @@ def test_a_policy_whose_timer_is_off_is_told_where_it_would_matter():
     assert "set adjust_period_s" in line
     assert cautions.idle_timers(study("cluster=split4", "adjust_period_s=0.5", *words)) == []
     assert cautions.idle_timers(study("cluster=2p2d", *words)) == []
+
+
+def table_study(tmp_path, header, row, *words):
+    (tmp_path / "mine.csv").write_text("\n".join([header, *(row.format(i=i) for i in range(200))]))
+    given = (f"trace.path={tmp_path / 'mine.csv'}", "trace.format=table", "windows=2", f"out={tmp_path / 'o'}", *words)
+    return study_from(compose_config("compare", list(given)), "compare")
+
+
+def test_cancels_that_are_not_simulated_are_counted(tmp_path):
+    made = table_study(
+        tmp_path, "arrival_s,prompt_tokens,output_tokens,cancel_after_s", "{i},100,5,2.5", "rate_per_s=1"
+    )
+    (line,) = cautions.cancels(made)
+    assert line.startswith("200 of 200 requests of the trace would be cancelled by their client")
+    assert "The simulator does not cancel" in line
+    assert cautions.cancels(study()) == []
+
+
+def test_a_replay_says_what_it_is_and_where_its_rate_is_not_the_recorded_one(tmp_path):
+    header = "arrival_s,prompt_tokens,output_tokens,prefill_worker,decode_worker"
+    made = table_study(tmp_path, header, "{i},100,5,0,2", "policies=[logged]", "rate_per_s=1")
+    own = made.trace.pace_per_s("test")
+    summary = {"rate_unit": "requests", "spans": [{"rate_per_s": own, "load": math.nan}]}
+    (line,) = cautions.replays(made, summary)
+    assert line.startswith("logged replays the routes that the trace recorded")
+    summary["spans"].append({"rate_per_s": 2 * own, "load": math.nan})
+    _, rate = cautions.replays(made, summary)
+    assert f"replayed at another rate. rate_per_s={own!r} replays them as they were." in rate
+    assert cautions.idle_timers(made) == []
+    assert cautions.replays(study(), summary) == []
