@@ -29,7 +29,7 @@ from traces.readers.columns import Table
 from traces.readers.format import Format
 from traces.readers.log import Labels, Log, Plan, first_line
 from traces.readers.repair import zero_outputs
-from traces.readers.turns import Turns, number_sessions, session_keys, think_times
+from traces.readers.turns import SessionColumn, Turns, think_times
 from traces.source import Source
 from traces.trace import Trace
 
@@ -98,7 +98,7 @@ def read(
     notes = [source.provenance, order.note, zero_note, _total_note(data), _stamp_note(arrival)]
     growth = None
     if "session" in data:
-        session = number_sessions(data["session"][index])
+        session = data["session"][index].to_numpy()
         turns = Turns(session)
         assumed = arrival + assumed_ttft_s + assumed_tpot_s * tokens.to_numpy()
         ends = {f"an assumed service of {assumed_ttft_s:g} s + {assumed_tpot_s:g} s a token": assumed}
@@ -150,7 +150,7 @@ def _plan(log: Log, kinds: Labels, models: Labels) -> Plan:
         "prompt": ("Request tokens", lambda piece: _tokens(piece, "Request tokens")),
         "output": ("Response tokens", lambda piece: _tokens(piece, "Response tokens")),
         "total": ("Total tokens", lambda piece: piece.number("Total tokens", 0, 1e12, "tokens", null=True)),
-        "session": ("Session ID", lambda piece: session_keys(piece, "Session ID")),
+        "session": ("Session ID", SessionColumn("Session ID")),
         "elapsed": ("Elapsed time", lambda piece: piece.number("Elapsed time", 0, _MAX_ELAPSED_S, "s", null=True)),
         "kind": ("Log Type", kinds),
         "model": ("Model", models),
