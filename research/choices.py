@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -54,6 +55,20 @@ def _thaw(value: Any) -> Any:
     if not isinstance(value, _Frozen):
         return value
     return {k: _thaw(v) for k, v in value.items} if value.mapping else [_thaw(v) for v in value.items]
+
+
+def _flow(value: Any) -> str:
+    """A value in the grammar of the command line."""
+    if isinstance(value, Mapping):
+        first = sorted(value.items(), key=lambda item: item[0] != "name")
+        return "{" + ", ".join(f"{k}: {_flow(v)}" for k, v in first) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    text = str(value)
+    plain = not isinstance(value, str) or re.fullmatch(r"[A-Za-z_./][\w./+-]*", text)
+    return text if plain else "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +122,22 @@ class TraceChoice:
             replay=replay,
             steps=tuple(steps),
         )
+
+    def text(self) -> str:
+        """The name with its steps: ``azure_conv (thin, cap)``."""
+        done = ", ".join(str(_thaw(step)["name"]) for step in self.steps if isinstance(_thaw(step), dict))
+        return f"{self.name} ({done})" if done else self.name
+
+    def words(self) -> list[str]:
+        """As it is given on a command line, to be joined by ``shlex``."""
+        from traces.catalog import names
+
+        words = [f"trace={self.name}" if self.name in names() else f"trace.path={_flow(self.name)}"]
+        words += [f"trace.format={self.format}"] if self.format else []
+        words += [f"trace.options={_flow({k: _thaw(v) for k, v in self.options})}"] if self.options else []
+        words += [f"trace.steps={_flow([_thaw(step) for step in self.steps])}"] if self.steps else []
+        words += [f"replay={self.replay}"] if self.replay else []
+        return words + ([f"data_dir={_flow(self.data_dir)}"] if self.data_dir else [])
 
     def load(self) -> Trace:
         """The trace after its steps; loaded once a process."""

@@ -82,7 +82,7 @@ def introduction(study: Study) -> str:
     """What is about to be run, in a line or two."""
     trace = study.trace.load()
     return (
-        f"trace {study.trace.name} ({len(trace)} requests, {trace.replay} replay), cluster {study.cluster.name} "
+        f"trace {study.trace.text()} ({len(trace)} requests, {trace.replay} replay), cluster {study.cluster.name} "
         f"({study.cluster.gpus} GPUs, {study.hardware['profile']}, {study.cluster.handover.name}), slo {study.slo.name}"
     )
 
@@ -99,7 +99,7 @@ def summarise(study: Study, done: Conducted) -> dict[str, Any]:
     out: dict[str, Any] = {
         "format": 1,
         "command": study.command,
-        "title": f"{study.trace.name} on {study.cluster.name}, slo {study.slo.name}: "
+        "title": f"{study.trace.text()} on {study.cluster.name}, slo {study.slo.name}: "
         f"means over {study.windows} windows of the test zone",
         "policies": labels,
         "given": {p.label: dict(p.params) for p in study.entrants},
@@ -253,10 +253,7 @@ def evaluate_command(study: Study, label: str) -> str:
     from research.choices import shown
 
     choice = next(p for p in study.entrants if p.label == label)
-    path, form = study.config["trace"].get("path"), study.trace.format
-    words = ["python", "-m", "research.evaluate"]
-    words += [f"trace={study.trace.name}"] if path is None else [f"trace.path={path}"]
-    words += [f"trace.format={form}"] if form else []
+    words = ["python", "-m", "research.evaluate", *study.trace.words()]
     words += [f"cluster={study.config['cluster']['name']}", f"slo={study.slo.name}", f"policy={choice.name}"]
     words += [f"policy.target={choice.target}"] if choice.target else []
     prefix = "policy.params." if choice.target else "policy."

@@ -42,7 +42,7 @@ def of_study(study: Study) -> dict[str, Any]:
     return {
         "command": command_line(study.command),
         "trace": {
-            "name": study.trace.name,
+            "name": study.trace.text(),
             "sha256": trace.sha256,
             "requests": len(trace),
             "replay": trace.replay,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,9 +44,8 @@ def run(config: DictConfig, out: Path) -> dict[str, Any]:
 
         pictures = draw_all(trace, stats, out)
     stats["pictures"] = [path.name for path in pictures]
-    given = _given(chosen)
-    console.print(f"\ndrawn: {', '.join(str(path) for path in pictures)}")
-    console.print(f"next: python -m research.compare {given}, or action=convert {given} to keep it as one file")
+    console.print(f"\ndrawn: {', '.join(str(path) for path in pictures)}", markup=False)
+    console.print(f"next: python -m research.compare {shlex.join(choice.words())}", markup=False)
     return stats
 
 
@@ -163,22 +163,3 @@ def _show_zones(console: Console, stats: Mapping[str, Any], table: Any) -> None:
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def _given(chosen: Mapping[str, Any]) -> str:
-    """The trace as it is given on a command line, without options and steps that are none."""
-    words = [f"trace.path={chosen['path']}" if chosen.get("path") else f"trace={chosen['name']}"]
-    if chosen.get("path") and chosen.get("format"):
-        words.append(f"trace.format={chosen['format']}")
-    for key in ("options", "steps"):
-        if chosen.get(key):
-            words.append(f"'trace.{key}={_flow(chosen[key])}'")
-    return " ".join(words)
-
-
-def _flow(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{k}: {_flow(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_flow(v) for v in value) + "]"
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

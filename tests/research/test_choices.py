@@ -212,3 +212,20 @@ def test_options_are_equal_whatever_their_order_and_come_back_as_they_were():
     assert choice == TraceChoice("x.csv", options=tuple(turned.items()))
     assert hash(choice) == hash(replace(choice))
     assert {k: choices._thaw(v) for k, v in choice.options} == given
+
+
+def test_a_trace_with_steps_is_shown_as_it_was_given() -> None:
+    given = {
+        "name": "default",
+        "options": {},
+        "steps": [{"name": "thin", "keep": 0.5}, {"name": "merge", "others": [{"path": "a b.csv"}], "label": "x"}],
+    }
+    choice = TraceChoice.parse(given)
+    assert choice.text() == "default (thin, merge)"
+    word = choice.words()[1]
+    assert word == "trace.steps=[{name: thin, keep: 0.5}, {name: merge, label: x, others: [{path: 'a b.csv'}]}]"
+    config = compose_config("compare", [word])
+    assert TraceChoice.parse(OmegaConf.to_container(config.trace)) == choice
+    assert len(TraceChoice("default", steps=({"name": "thin", "keep": 0.5},)).load()) < 12081
+    with pytest.raises(ResearchError, match=r"trace\.steps=thin"):
+        TraceChoice.parse({"name": "default", "steps": "thin"})
