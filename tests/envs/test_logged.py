@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from envs.cluster.build import build_problem
 from envs.cluster.presets import parse_cluster
 from envs.cluster.problem import OUTCOME_DTYPE, PS, SERVED, whole_ps
+from envs.cluster.reference import run_reference
 from envs.cluster.simulator import run_problem, simulate
 from envs.cluster.slo import TIGHT
 from envs.cluster.spec import ViewSpec
@@ -119,6 +120,16 @@ def test_the_policy_that_made_the_log_decides_the_same_on_it():
     result = simulate(trace, where, registry.load("guard"), TIGHT, seed=5)
     log = as_trace(result, trace)
     assert differences(result, log, simulate(log, where, registry.load("guard"), TIGHT, seed=5)) == {}
+
+
+def test_both_simulators_read_the_logged_order():
+    trace, where = sessions(6, n=25, rate=40.0), cluster(kv_tokens=6000)
+    log = as_trace(simulate(trace, where, registry.load("guard"), TIGHT), trace)
+    assert "logged_order" in log.frame.columns
+    problem = build_problem(log, where, TIGHT)
+    guard = registry.load("guard")
+    slow = run_reference(problem, guard.decide, params=guard.params)
+    assert (slow.outcomes == run_problem(problem, guard).outcomes).all()
 
 
 def test_a_log_of_a_log_is_the_log():
