@@ -105,10 +105,52 @@ AZURE_2024 = [
     "2024-05-12 00:00:01.500000+00:00,862,38",
 ]
 
+
+def step(name: str, prompt: int, output: int, ids: list[int], **more: Any) -> dict[str, Any]:
+    return {"request_id": name, "input_length": prompt, "output_length": output, "hash_ids": ids} | more
+
+
+# A main agent with two turns, a sub-agent that its first turn starts and its third waits for. Blocks of 64 tokens.
+MOONCAKE_WORKFLOW = [
+    step("m1", 200, 100, [1, 2, 3, 4], session_id="main", timestamp=1000.0),
+    step("m2", 400, 50, [1, 2, 3, 5, 6, 7, 8], session_id="main", wait_for=["m1"], delay=500, tool_wait_ms=1500.0),
+    step("s1", 130, 400, [1, 20, 21], session_id="sub", wait_for=["m1"], delay=100),
+    step("m3", 500, 10, [1, 2, 3, 5, 6, 7, 9, 10], session_id="main", wait_for=["m2", "s1"]),
+    step("x", 70, 5, [1, 30], timestamp=2500.0),
+]
+
+
+def after(name: str, delay_ms: float, trigger: str = "completion", relation: str = "sequence") -> dict[str, Any]:
+    return {"request_id": name, "trigger": trigger, "delay_ms": delay_ms, "relation": relation}
+
+
+MOONCAKE_PLAYS = [
+    {
+        "schema": "dynamo.agentic_mooncake",
+        "version": 2,
+        "block_size": 64,
+        "hash_id_scope": "local",
+        "source": {"format": "hand-made", "digest": "none"},
+    },
+    *(
+        record | {"model": "m"}
+        for play in ("p", "q")
+        for record in (
+            step(f"{play}1", 200, 100, [1, 2, 3, 4], play_id=play, session_id="s", not_before_ms=0.0)
+            | {"recorded_api_time_ms": 4000.0},
+            step(f"{play}2", 400, 50, [1, 2, 3, 5, 6, 7, 8], play_id=play, session_id="s", not_before_ms=0.0)
+            | {"dependencies": [after(f"{play}1", 2000.0)]},
+            step(f"{play}3", 90, 5, [1, 9], play_id=play, session_id="t", not_before_ms=0.0)
+            | {"dependencies": [after(f"{play}1", 250.0, "dispatch", "spawn")]},
+        )
+    ),
+]
+
 VALID: dict[str, list[bytes]] = {
     "bailian": [lines(BAILIAN)],
     "llmservingsim": [lines(LLMSERVINGSIM), lines(LLMSERVINGSIM_SESSIONS)],
     "vidur": [VIDUR],
+    "mooncake_agentic": [lines(MOONCAKE_WORKFLOW), lines(MOONCAKE_PLAYS[:4])],
     "burstgpt": [burstgpt_csv(), BURSTGPT_OLD],
     "azure": [azure_csv(), azure_csv(AZURE_2024)],
     "mooncake": [mooncake_jsonl(), lines(MOONCAKE_SESSIONS)],

@@ -21,6 +21,7 @@ MODULES = (
     "llmservingsim",
     "vidur",
     "burstgpt",
+    "mooncake_agentic",
     "mooncake",
     "agentic",
     "agentic_json",
