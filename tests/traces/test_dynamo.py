@@ -105,6 +105,14 @@ def test_the_file_sinks_envelope_and_segments_read_the_same(tmp_path: Path) -> N
     assert load_trace(folder, format="dynamo").sha256 == whole.sha256
 
 
+def test_an_error_in_one_of_several_segments_names_it(tmp_path: Path) -> None:
+    late = dynamo_record("x", 0, 1_000.0, 600, 5, [1, 2], session="x", ttft_ms=2_000.0, finish="stop")
+    (tmp_path / "a.jsonl").write_bytes(lines(DYNAMO))
+    (tmp_path / "b.jsonl").write_bytes(lines([DYNAMO[1], late]))
+    with pytest.raises(TraceError, match=r"b.jsonl, row 2, column 'total_time_ms'.*an end after its first token"):
+        load_trace(tmp_path, format="dynamo")
+
+
 def test_two_block_sizes_are_refused(tmp_path: Path) -> None:
     records = [dynamo_record("1", 0, 9.0, 600, 5, [1, 2]), dynamo_record("2", 1, 9.0, 600, 5, [1] * 3, block=256)]
     with pytest.raises(TraceError, match=r"row 2, column 'trace_block_size'.*one block size, 512"):

@@ -31,7 +31,7 @@ from traces.readers.columns import Table
 from traces.readers.counts import COUNTS, check_counts, choose_counts
 from traces.readers.fields import documents, table_of
 from traces.readers.format import Format
-from traces.readers.serving import CANCELLED, ERROR, OK, Handling, Log, build, paced, users_of
+from traces.readers.serving import CANCELLED, ERROR, OK, Handling, ServingLog, build, paced, users_of
 from traces.source import Source, read_source
 from traces.trace import Trace
 
@@ -119,7 +119,7 @@ def read(
     if users is None:
         check_rate(table, arrival, _START, implausible)
     ttft, tpot = (_seconds(table, name) for name in _TIMES)
-    log = Log(
+    log = ServingLog(
         table=table,
         arrival_s=arrival,
         first_s=sent + ttft,

@@ -30,7 +30,7 @@ from traces.readers.clock import check_rate, one_of
 from traces.readers.columns import Table
 from traces.readers.format import Format
 from traces.readers.routes import number_routes
-from traces.readers.serving import CANCELLED, ERROR, OK, Handling, Log, build
+from traces.readers.serving import CANCELLED, ERROR, OK, Handling, ServingLog, build
 from traces.sessions import link_by_prefix
 from traces.source import Source, read_source
 from traces.trace import Trace
@@ -78,7 +78,7 @@ def read(
         found.add(part, row, record)
     if not found.rows:
         raise source.error(f"a request_end record of schema {SCHEMA}", value="none")
-    table = Table(pl.DataFrame(found.shown), source, 1, found.rows.__getitem__)
+    table = _Segments(pl.DataFrame(found.shown), source, found.parts, found.rows)
     received = np.array(found.received, np.int64)
     base = int(received.min())
     arrival = (received - base) / 1e3
@@ -98,7 +98,7 @@ def read(
         notes.append(note)
     elif None in keys:
         notes.append(f"infer_sessions=false: {keys.count(None):,} requests have no session")
-    log = Log(
+    log = ServingLog(
         table=table,
         arrival_s=arrival,
         first_s=arrival + times["ttft_ms"],
@@ -132,11 +132,24 @@ def _records(source: Source) -> Iterator[tuple[Source, int, jsonl.Record]]:
             yield part, row, event
 
 
+class _Segments(Table):
+    """Rows of one or several files; an error names the one that it is about."""
+
+    def __init__(self, frame: pl.DataFrame, source: Source, parts: list[Source], rows: list[int]) -> None:
+        super().__init__(frame, source, 1, rows.__getitem__)
+        object.__setattr__(self, "parts", parts)
+
+    def error(self, expected: str, at: int, column: str) -> Exception:
+        part: Source = self.__dict__["parts"][at]
+        return Table(self.frame, part, 1, self.line_of).error(expected, at, column)
+
+
 class _Found:
     """Columns, filled record by record."""
 
     def __init__(self) -> None:
         self.rows: list[int] = []
+        self.parts: list[Source] = []
         self.received: list[int] = []
         self.ended: list[int] = []
         self.prompt: list[int] = []
@@ -170,6 +183,7 @@ class _Found:
         request = _object(record, "request", part, row)
         received = jsonl.whole(request, "request_received_ms", 0, _MAX_MS, "ms since 1970", row, part)
         self.rows.append(row)
+        self.parts.append(part)
         self.received.append(received)
         self.ended.append(jsonl.whole(record, "event_time_unix_ms", 0, _MAX_MS, "ms since 1970", row, part))
         self.output.append(jsonl.whole(request, "output_tokens", 0, MAX_TOKENS, "tokens", row, part))

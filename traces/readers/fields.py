@@ -9,6 +9,7 @@ paths that a reader asks for are.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from traces.source import Source
 _LONGEST_LIST = 16
 _LONGEST_TEXT = 200
 _DEEPEST = 8
+_BLANK = re.compile(r"\s*")
 
 
 def flatten(record: dict[str, Any], depth: int = 0) -> Iterator[tuple[str, Any]]:
@@ -102,7 +104,7 @@ def documents(source: Source) -> list[dict[str, Any]]:
         raise source.error("UTF-8 text", row=row, value=source.data[error.start : error.start + 4]) from error
     decoder, found, at = json.JSONDecoder(), [], 0
     while True:
-        at += len(text[at:]) - len(text[at:].lstrip())
+        at = _BLANK.match(text, at).end()  # type: ignore[union-attr]
         if at == len(text):
             break
         row = text.count("\n", 0, at) + 1

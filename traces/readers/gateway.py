@@ -28,7 +28,7 @@ from traces.readers.format import Format
 from traces.readers.gateway_names import ABORTS, CACHED_APART, DURATIONS, NAMES, STAMPS
 from traces.readers.gateway_times import LATENCY_UNITS, durations, one_clock
 from traces.readers.routes import number_routes
-from traces.readers.serving import CANCELLED, ERROR, OK, Handling, Log, build
+from traces.readers.serving import CANCELLED, ERROR, OK, Handling, ServingLog, build
 from traces.readers.stamps import UNITS, check_unit
 from traces.source import Source
 from traces.trace import Trace
@@ -98,7 +98,7 @@ def read(
     first, end, unit_note = durations(table, at, sent, others, output, latency_unit)
     routes, worker_note = number_routes({role: table.text(at[role]).to_list() for role in _WORKERS if role in at})
     limit = table.whole(at["max_output_tokens"], 0, 2**62, "tokens", null=True) if "max_output_tokens" in at else None
-    log = Log(
+    log = ServingLog(
         table=table,
         arrival_s=arrival,
         first_s=first,

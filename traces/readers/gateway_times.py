@@ -52,7 +52,8 @@ def one_clock(table: Table, at: Mapping[str, str], unit: str) -> tuple[_Times, d
     clock = _Clock(stamps.unit, low_s >= _EPOCH_S[0], int(low_s))
     starts = _since(values, stamps.unit, clock)
     others = {q: _on(table, at[q], unit, clock, name) for q in ("scheduled", "first", "end") if q in at}
-    return starts, others, stamps.note
+    coarse = np.unique(starts).size < starts.size and bool((starts == np.floor(starts)).all())
+    return starts, others, stamps.note + (" (whole seconds, several requests in one)" if coarse else "")
 
 
 def _unit_of(name: str) -> str | None:

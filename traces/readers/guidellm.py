@@ -28,7 +28,7 @@ from traces.readers.clock import check_rate, choose_clock, one_of
 from traces.readers.columns import Table
 from traces.readers.fields import documents, table_of
 from traces.readers.format import Format
-from traces.readers.serving import CANCELLED, ERROR, OK, Handling, Log, build, paced
+from traces.readers.serving import CANCELLED, ERROR, OK, Handling, ServingLog, build, paced
 from traces.source import Source
 from traces.trace import Trace
 
@@ -121,7 +121,7 @@ def read(
         f"token counts: {'of the server' if prefer else 'of the client'} where it gave one, else of the "
         "other side (the file keeps one of the two and does not say which)"
     )
-    log = Log(
+    log = ServingLog(
         table=table,
         arrival_s=arrival,
         first_s=since(_FIRST),

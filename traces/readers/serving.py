@@ -30,7 +30,7 @@ _SAME_S = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
+class ServingLog:
     """Requests of a log, in the order of the file. Seconds on one clock; NaN or null where unknown.
 
     Attributes:
@@ -72,7 +72,7 @@ class Handling:
 
     Attributes:
         failures: requests with an error: ``drop`` or ``keep`` them.
-        missing: requests that ended well without a token count: ``error`` or ``drop``.
+        missing: requests that ended well without a token count: ``error`` or ``drop``; None: an error, no option.
         zero_output: those that ended well without an output: ``error``, ``drop`` or ``one``.
         implausible: ``ask`` or ``keep``.
         replay: replay mode.
@@ -82,7 +82,7 @@ class Handling:
     """
 
     failures: str = "drop"
-    missing: str = "error"
+    missing: str | None = None
     zero_output: str = "error"
     implausible: str = "ask"
     replay: str = "open"
@@ -91,7 +91,7 @@ class Handling:
     assumed_tpot_s: float = 0.03
 
 
-def build(source: Source, log: Log, how: Handling, notes: list[str | None]) -> Trace:
+def build(source: Source, log: ServingLog, how: Handling, notes: list[str | None]) -> Trace:
     """A trace of a log. ``notes`` go before those of this function.
 
     Raises:
@@ -99,7 +99,8 @@ def build(source: Source, log: Log, how: Handling, notes: list[str | None]) -> T
     """
     table, notes = log.table, [source.provenance, *notes]
     one_of(table, "failures", how.failures, FAILURES)
-    one_of(table, "missing", how.missing, MISSING)
+    if how.missing is not None:
+        one_of(table, "missing", how.missing, MISSING)
     for option, value in (("assumed_ttft_s", how.assumed_ttft_s), ("assumed_tpot_s", how.assumed_tpot_s)):
         if not 0 <= value < np.inf:
             raise source.error("0 or more seconds", column=f"trace.options.{option}", value=value)
@@ -168,7 +169,7 @@ def build(source: Source, log: Log, how: Handling, notes: list[str | None]) -> T
 
 
 def _outcomes(
-    source: Source, log: Log, how: Handling
+    source: Source, log: ServingLog, how: Handling
 ) -> tuple[NDArray[np.bool_], pl.Series, NDArray[np.float64], list[str | None]]:
     """Requests to keep, their outputs, when the client cancelled (NaN), and notes."""
     n, notes = log.arrival_s.size, list[str | None]()
@@ -186,10 +187,10 @@ def _outcomes(
         if what == "prompt":
             lacking = lacking | (tokens == 0).fill_null(False).to_numpy()
         if (lacking & ended).any():
-            if how.missing == "error":
+            if how.missing != "drop":
                 count, at = int((lacking & ended).sum()), int(np.argmax(lacking & ended))
-                expected = f"a count of {what} tokens ({count:,} requests have none); trace.options.missing=drop"
-                raise log.table.error(f"{expected} leaves them out", at, tokens.name)
+                hint = "; trace.options.missing=drop leaves them out" if how.missing else ""
+                raise log.table.error(f"a count of {what} tokens ({count:,} requests have none){hint}", at, tokens.name)
             notes.append(f"missing=drop: {(lacking & ended).sum():,} requests without a {what} count left out")
             keep &= ~(lacking & ended)
             ended &= ~lacking
@@ -220,7 +221,7 @@ def _outcomes(
 
 
 def _sessions(
-    log: Log,
+    log: ServingLog,
     how: Handling,
     index: NDArray[np.int64],
     arrival: NDArray[np.float64],

@@ -28,7 +28,7 @@ from traces.readers.clock import check_rate, choose_clock, one_of
 from traces.readers.columns import Table
 from traces.readers.fields import documents
 from traces.readers.format import Format
-from traces.readers.serving import ERROR, OK, Handling, Log, build, paced
+from traces.readers.serving import ERROR, OK, Handling, ServingLog, build, paced
 from traces.readers.users import in_flight
 from traces.source import Source
 from traces.trace import Trace
@@ -99,7 +99,7 @@ def read(
         raise source.error(expected, column="trace.options.clock", value=clock)
     if users is None and run.get("request_rate") != "inf":
         check_rate(table, arrival, "start_times", implausible)
-    log = Log(
+    log = ServingLog(
         table=table,
         arrival_s=arrival,
         first_s=sent + ttft,

@@ -18,7 +18,7 @@ from traces.readers import jsonl
 from traces.readers.clock import check_rate, choose_clock
 from traces.readers.fields import table_of
 from traces.readers.format import Format
-from traces.readers.serving import OK, Handling, Log, build
+from traces.readers.serving import OK, Handling, ServingLog, build
 from traces.source import Source
 from traces.trace import Trace
 
@@ -52,7 +52,7 @@ def read(
     offset = float((queued - arrived).min())
     arrival, note = choose_clock(table, clock, queued - base, arrived + offset - base, "arrival_time")
     check_rate(table, arrival, "queued_ts", implausible)
-    log = Log(
+    log = ServingLog(
         table=table,
         arrival_s=arrival,
         first_s=first - base,
