@@ -62,12 +62,9 @@ def rows(config: DictConfig) -> list[dict[str, Any]]:
         for clock in ("cpu", "wall"):
             ratio = found[0][f"per_{clock}_s"] / found[-1][f"per_{clock}_s"]
             found[0][f"times_faster_than_csv_loop_{clock}"] = ratio
-        for step, case in (
-            ("write_parquet", "canonical Parquet: written"),
-            ("read_parquet", "canonical Parquet: read"),
-        ):
-            got = _measured(step, repeats, parquet, *([log] if step == "write_parquet" else []))
-            case = f"canonical Parquet: {case}"
+        for step, done, more in (("write_parquet", "written", [log]), ("read_parquet", "read", [])):
+            got = _measured(step, repeats, parquet, *more)
+            case = f"canonical Parquet: {done}"
             found.append(row(case, count, "requests", got["cpu_s"], got["wall_s"], peak_rss_gib=got["peak_rss_gib"]))
             found[-1]["file_mb"] = parquet.stat().st_size / 1e6
             if got["sha256"] != first["sha256"]:

@@ -133,7 +133,7 @@ def arrivals(log: Log, values: pl.Series, column: StampColumn, named: Field) -> 
     per_second = PER_SECOND[unit]
     if asked:
         _plausible(log, keys, (high - low) / per_second, named, unit, epoch is not None)
-    by_name = f" ({unit} by its name)" if asked and named.unit == unit and unit != "s" else ""
+    by_name = " (by its name)" if asked and named.unit == unit and unit != "s" else ""
     if low / per_second >= _EPOCH_S[0]:
         if high / per_second > _EPOCH_S[1]:
             raise log.error(f"epoch stamps before 2100 in {unit}", int(keys.argmax()), named.name)
