@@ -31,7 +31,9 @@ from traces.readers.columns import Table
 from traces.readers.counts import COUNTS, check_counts, choose_counts
 from traces.readers.fields import documents, table_of
 from traces.readers.format import Format
-from traces.readers.serving import CANCELLED, ERROR, OK, Handling, ServingLog, build, paced, users_of
+from traces.readers.outcomes import CANCELLED, ERROR, OK
+from traces.readers.protocol import paced, users_of
+from traces.readers.serving import Handling, ServingLog, build
 from traces.source import Source, read_source
 from traces.trace import Trace
 

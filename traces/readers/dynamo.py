@@ -29,8 +29,9 @@ from traces.readers.chains import prefix_ids
 from traces.readers.clock import check_rate, one_of
 from traces.readers.columns import Table
 from traces.readers.format import Format
+from traces.readers.outcomes import CANCELLED, ERROR, OK
 from traces.readers.routes import number_routes
-from traces.readers.serving import CANCELLED, ERROR, OK, Handling, ServingLog, build
+from traces.readers.serving import Handling, ServingLog, build
 from traces.sessions import link_by_prefix
 from traces.source import Source, read_source
 from traces.trace import Trace

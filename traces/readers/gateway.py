@@ -27,8 +27,9 @@ from traces.readers.fields import first_of, table_of
 from traces.readers.format import Format
 from traces.readers.gateway_names import ABORTS, CACHED_APART, DURATIONS, NAMES, STAMPS
 from traces.readers.gateway_times import LATENCY_UNITS, durations, one_clock
+from traces.readers.outcomes import CANCELLED, ERROR, OK
 from traces.readers.routes import number_routes
-from traces.readers.serving import CANCELLED, ERROR, OK, Handling, ServingLog, build
+from traces.readers.serving import Handling, ServingLog, build
 from traces.readers.stamps import UNITS, check_unit
 from traces.source import Source
 from traces.trace import Trace

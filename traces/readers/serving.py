@@ -16,15 +16,12 @@ from numpy.typing import NDArray
 from traces.readers.chains import with_outputs
 from traces.readers.clock import check_stages, one_of, per_token
 from traces.readers.columns import Table
-from traces.readers.repair import zero_outputs
-from traces.readers.users import kept_in_flight, streams_of
+from traces.readers.outcomes import FAILURES, MISSING, Outcomes
+from traces.readers.users import streams_of
 from traces.source import Source
 from traces.trace import Trace
 from traces.transform import gather_chains
 
-OK, CANCELLED, ERROR = "ok", "cancelled", "error"
-FAILURES = ("drop", "keep")
-MISSING = ("error", "drop")
 _MANY_LATE = 0.05
 _SAME_S = 1e-6
 
@@ -106,8 +103,14 @@ def build(source: Source, log: ServingLog, how: Handling, notes: list[str | None
             raise source.error("0 or more seconds", column=f"trace.options.{option}", value=value)
     start = float(log.arrival_s.min())
     observed_s = float(log.arrival_s.max()) - start
-    keep, output, cancel_s, outcome_notes = _outcomes(source, log, how)
-    first, end = check_stages(table, log.arrival_s, log.first_s, log.end_s, log.names)
+    ended = Outcomes(table, log.prompt, log.output, log.status)
+    ended.failures(how.failures)
+    ended.missing(how.missing)
+    ended.outputs(how.zero_output)
+    keep, output, outcome_notes = ended.keep, ended.output, ended.notes
+    first, end = (np.where(keep, stamps, np.nan) for stamps in (log.first_s, log.end_s))
+    first, end = check_stages(table, log.arrival_s, first, end, log.names)
+    cancel_s = ended.cancels(end - log.arrival_s)
     whole = keep & (first >= end - _SAME_S) & (output.fill_null(0) > 1).to_numpy()
     if whole.any():
         first = np.where(whole, np.nan, first)
@@ -166,58 +169,6 @@ def build(source: Source, log: ServingLog, how: Handling, notes: list[str | None
         provenance=[note for note in (*notes, *outcome_notes, latency_note, *session_notes) if note],
         duration_s=observed_s if how.replay == "open" else 0.0,
     )
-
-
-def _outcomes(
-    source: Source, log: ServingLog, how: Handling
-) -> tuple[NDArray[np.bool_], pl.Series, NDArray[np.float64], list[str | None]]:
-    """Requests to keep, their outputs, when the client cancelled (NaN), and notes."""
-    n, notes = log.arrival_s.size, list[str | None]()
-    failed = (log.status == ERROR).fill_null(False).to_numpy()
-    cancelled = (log.status == CANCELLED).fill_null(False).to_numpy()
-    keep = np.ones(n, np.bool_)
-    if failed.any():
-        if how.failures == "drop":
-            keep &= ~failed
-        what = "left out" if how.failures == "drop" else "kept, with their status"
-        notes.append(f"failures={how.failures}: {failed.sum():,} of {n:,} requests ended in an error, {what}")
-    ended = keep & ~failed & ~cancelled
-    for tokens, what in ((log.prompt, "prompt"), (log.output, "output")):
-        lacking = tokens.is_null().to_numpy()
-        if what == "prompt":
-            lacking = lacking | (tokens == 0).fill_null(False).to_numpy()
-        if (lacking & ended).any():
-            if how.missing != "drop":
-                count, at = int((lacking & ended).sum()), int(np.argmax(lacking & ended))
-                hint = "; trace.options.missing=drop leaves them out" if how.missing else ""
-                raise log.table.error(f"a count of {what} tokens ({count:,} requests have none){hint}", at, tokens.name)
-            notes.append(f"missing=drop: {(lacking & ended).sum():,} requests without a {what} count left out")
-            keep &= ~(lacking & ended)
-            ended &= ~lacking
-        if what == "prompt" and (lacking & keep).any():
-            notes.append(f"{(lacking & keep).sum():,} cancelled or failed requests have no prompt count: left out")
-            keep &= ~lacking
-    output = log.output
-    short = keep & ~ended & (output.is_null() | (output == 0)).fill_null(True).to_numpy()
-    if short.any():
-        output = pl.select(pl.when(pl.Series(short)).then(1).otherwise(output).alias(output.name)).to_series()
-        notes.append(f"{short.sum():,} cancelled or failed requests have no output: counted as one token")
-    rows = np.array([log.table.row_number(int(i)) for i in np.flatnonzero(keep)], np.int64)
-    if not keep.any():
-        raise source.error("at least one request that ended well", value=f"{n:,} that did not")
-    some, counted, zero_note = zero_outputs(output.filter(pl.Series(keep)), how.zero_output, (source, rows))
-    whole = output.to_numpy().astype(np.float64)
-    whole[keep] = counted.to_numpy()
-    keep[np.flatnonzero(keep)[~some]] = False
-    notes.append(zero_note)
-    cancel_s = np.where(cancelled, log.end_s - log.arrival_s, np.nan)
-    known = ~np.isnan(cancel_s) & keep
-    if known.any():
-        notes.append(
-            f"{known.sum():,} requests were cancelled by the client: cancel_after_s, as recorded; their "
-            "output is what was generated until then, so a faster cluster ends them before the cancel"
-        )
-    return keep, pl.Series(output.name, whole).fill_nan(None).cast(pl.Int64), cancel_s, notes
 
 
 def _sessions(
@@ -291,68 +242,3 @@ def _next(parent: NDArray[np.int64], child: NDArray[np.int64]) -> NDArray[np.int
 def _median(values: NDArray[np.float64]) -> float:
     known = values[~np.isnan(values)]
     return float(np.median(known)) if known.size else 0.0
-
-
-def paced(
-    table: Table, replay: str | None, users: int | None, several: bool, concurrency: int | None = None
-) -> tuple[str, int | None, str | None]:
-    """Replay mode and users of a benchmark's requests, and a note.
-
-    Args:
-        table: for errors.
-        replay: the option; None: by the protocol.
-        users: of a closed loop, by the protocol.
-        several: whether conversations have several turns: they are sessions then, not users.
-        concurrency: users, by the option.
-
-    Raises:
-        TraceError: a replay that the log cannot have.
-    """
-    modes = ("open", "closed") if several else ("open", "clients")
-    if replay is not None:
-        one_of(table, "replay", replay, modes)
-    if several:
-        if concurrency:
-            expected = "0: conversations of several turns are sessions, not users"
-            raise table.source.error(expected, column="trace.options.concurrency", value=concurrency)
-        note = "conversations of several turns: sessions start at their stamps, not when a user is free"
-        return replay or "closed", None, note if replay != "open" else None
-    if replay == "open":
-        return "open", None, None
-    if replay == "clients" and not users:
-        expected = "open: nothing says how many users kept a request in flight"
-        raise table.source.error(expected, column="trace.options.replay", value=replay)
-    return "clients" if users else "open", users, None
-
-
-def users_of(
-    source: Source, concurrency: int | None, arrival_s: NDArray[np.float64], end_s: NDArray[np.float64], told: str
-) -> int | None:
-    """Users of a benchmark whose file does not say how it paced requests.
-
-    Args:
-        source: for errors.
-        concurrency: the option: users, 0 for an open loop, None to look at the stamps.
-        arrival_s: (n,) starts in any order.
-        end_s: (n,) ends, NaN where unknown.
-        told: where the protocol would have stood.
-
-    Raises:
-        TraceError: None, and the stamps look like those of a closed loop.
-    """
-    if concurrency is not None:
-        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 0:
-            raise source.error(
-                "a number of users, 0 for an open loop", column="trace.options.concurrency", value=concurrency
-            )
-        return concurrency or None
-    known = ~np.isnan(end_s)
-    order = np.argsort(arrival_s[known], kind="stable")
-    kept = kept_in_flight(arrival_s[known][order], end_s[known][order])
-    if kept is None:
-        return None
-    raise source.error(
-        f"to know whether the run was open or closed loop, which {told} says: {kept} requests are in flight nearly all "
-        f"the time; set trace.options.concurrency={kept} if the tool kept so many in flight, =0 if it followed a rate",
-        column="trace.options.concurrency",
-    )

@@ -28,7 +28,9 @@ from traces.readers.clock import check_rate, choose_clock, one_of
 from traces.readers.columns import Table
 from traces.readers.fields import documents
 from traces.readers.format import Format
-from traces.readers.serving import ERROR, OK, Handling, ServingLog, build, paced
+from traces.readers.outcomes import ERROR, OK
+from traces.readers.protocol import paced
+from traces.readers.serving import Handling, ServingLog, build
 from traces.readers.users import in_flight
 from traces.source import Source
 from traces.trace import Trace

@@ -18,7 +18,8 @@ from traces.readers import jsonl
 from traces.readers.clock import check_rate, choose_clock
 from traces.readers.fields import table_of
 from traces.readers.format import Format
-from traces.readers.serving import OK, Handling, ServingLog, build
+from traces.readers.outcomes import OK
+from traces.readers.serving import Handling, ServingLog, build
 from traces.source import Source
 from traces.trace import Trace
 
