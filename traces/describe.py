@@ -33,7 +33,7 @@ def describe(trace: Trace) -> dict[str, Any]:
         "requests": len(trace),
         "sessions": trace.n_sessions,
         "duration_s": trace.duration_s,
-        "rate_per_s": trace.rate_per_s,
+        "rate_per_s": trace.rate_per_s if trace.duration_s > 0 else None,
     }
     stats |= _arrivals(trace)
     for column in ("prompt_tokens", "output_tokens"):
@@ -68,6 +68,8 @@ def lacks(trace: Trace) -> list[str]:
         later = trace.frame.filter(pl.col("turn") > 1)
         if later.height and later["think_s"].null_count():
             found.append("no think times: replay=closed is not possible")
+    if trace.n_sessions and any("assumed service" in note for note in trace.provenance):
+        found.append("no think times as they were: they rest on an assumed service time (below)")
     return found
 
 
@@ -114,7 +116,8 @@ def _sessions(trace: Trace) -> dict[str, Any]:
     think = frame["think_s"].drop_nulls()
     if think.len():
         stats |= spread(think, "think_s")
-    stats["sessions_how"] = [note for note in trace.provenance if "session" in note or "think time" in note]
+    notes = [note for note in trace.provenance if "session" in note or "think time" in note]
+    stats["sessions_how"] = notes or ["as the trace has them"]
     return stats
 
 

@@ -92,16 +92,17 @@ def _show(console: Console, stats: Mapping[str, Any]) -> None:
 
     console.print(f"[bold]{stats['name']}[/bold]  {stats['sha256'][:16]}")
     sessions = f", {stats['sessions']:,} sessions" if stats["sessions"] else ""
+    rate = "all at once" if stats["rate_per_s"] is None else f"{stats['rate_per_s']:.4g}/s"
     console.print(
-        f"{stats['requests']:,} requests{sessions} in {stats['duration_s']:,.1f} s ({stats['rate_per_s']:.4g}/s), "
-        f"replay {stats['replay']}"
+        f"{stats['requests']:,} requests{sessions} in {stats['duration_s']:,.1f} s ({rate}), replay {stats['replay']}"
     )
     what = "requests" if stats["replay"] == "open" else "session starts"
     load = table(f"\narrivals of {what}", "statistic", "value")
     for key in ("arrival_gap_mean_s", "arrival_gap_cv", *(k for k in stats if k.startswith("arrival_dispersion_"))):
         if isinstance(stats.get(key), float):
             load.add_row(key, f"{stats[key]:.4g}")
-    console.print(load)
+    if load.row_count:
+        console.print(load)
 
     sizes = table("\nquantiles", "", "mean", *LEVELS)
     for column in ("prompt_tokens", "output_tokens", "turns", "think_s"):

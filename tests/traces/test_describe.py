@@ -41,3 +41,25 @@ def test_ideal_hits_by_hand() -> None:
 def test_dispersion_needs_eight_intervals() -> None:
     assert dispersion(np.arange(7.0), 7.0, 1.0) is None
     assert dispersion(np.arange(8.0), 8.0, 1.0) == 0.0
+
+
+def test_lacks_say_what_a_comparison_cannot_see() -> None:
+    bare = Trace.build("t", {"arrival_s": [0.0], "prompt_tokens": [5], "output_tokens": [1]})
+    said = " ".join(describe(bare)["lacks"])
+    assert "prefix-aware policies are not ranked on this trace" in said
+    assert "no sessions" in said
+    full = describe(sessions_trace("closed"))
+    assert "prefix" not in " ".join(full["lacks"])
+    assert full["sessions_how"] == ["as the trace has them"]
+
+
+def test_curves_of_the_summary() -> None:
+    stats = describe(sessions_trace("closed"))
+    hits = stats["hit_curve"]["hit_share"]
+    assert hits == sorted(hits)
+    assert hits[-1] == pytest.approx(stats["ideal_block_hit_share_with_outputs"], abs=1e-12)
+    assert stats["hit_curve_prompts_alone"]["hit_share"][-1] == pytest.approx(stats["ideal_block_hit_share"], abs=1e-12)
+    assert stats["arrival_dispersion_curve"]["scale_s"] == [1, 2, 3, 5, 7, 10]  # eight intervals or more in 100 s
+    rate = stats["arrival_rate"]
+    widths = np.subtract(rate["end_s"], rate["start_s"])
+    assert float((np.array(rate["per_s"]) * widths).sum()) == pytest.approx(40)  # session starts

@@ -16,7 +16,7 @@ from tests.traces.test_transform import labelled_sessions, sessions_trace
 from traces import Trace, TraceError, transform
 from traces.catalog import fixed_cuts, zones
 from traces.describe import ideal_hit_share
-from traces.steps import STEPS, apply_steps
+from traces.steps import STEPS, apply_steps, arguments
 
 replays = st.sampled_from(["open", "closed"])
 seeds = st.integers(0, 1000)
@@ -349,3 +349,11 @@ def test_a_wrong_step_is_told(step: Any, message: str) -> None:
 def test_every_trace_of_the_configuration_takes_steps(root: Path) -> None:
     for file in (root / "conf" / "trace").glob("*.yaml"):
         assert yaml.safe_load(file.read_text("utf-8"))["steps"] == [], file.name
+
+
+def test_the_page_on_transforms_lists_every_step_and_argument(root: Path) -> None:
+    lines = (root / "docs" / "traces" / "transforms.md").read_text("utf-8").splitlines()
+    for name in STEPS:
+        row = next(line for line in lines if line.startswith(f"| `{name}` |"))
+        for argument in arguments(name):
+            assert f"`{argument}`" in row, (name, argument)

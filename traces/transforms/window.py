@@ -48,8 +48,7 @@ def window(trace: Trace, start_s: float, end_s: float, *, across: str | None = N
         raise TraceError(file=trace.name, column="across", value=across, expected=expected)
     for option, value in (("start_s", start_s), ("end_s", end_s)):
         number(trace, option, value, low=0)
-    if not start_s < end_s:
-        raise TraceError(file=trace.name, column="window", value=(start_s, end_s), expected="start_s below end_s")
+    _check_span(trace, start_s, end_s)
     arrival = trace.frame["arrival_s"].to_numpy()
     last = end_s >= trace.duration_s
     inside = (arrival >= start_s) & ((arrival < end_s) | last)
@@ -59,6 +58,11 @@ def window(trace: Trace, start_s: float, end_s: float, *, across: str | None = N
         begins = np.isnan(start) | ((start >= start_s) & ((start < end_s) | last))
         keep = begins & (inside | ((across == "whole") & ~np.isnan(start)))
     return _part(trace, keep, inside, start_s, end_s, across)
+
+
+def _check_span(trace: Trace, start_s: float, end_s: float) -> None:
+    if not start_s < end_s:
+        raise TraceError(file=trace.name, column="window", value=(start_s, end_s), expected="start_s below end_s")
 
 
 def _part(
@@ -105,6 +109,7 @@ def cut_zones(trace: Trace, cuts_s: Sequence[float], *, across: str | None = Non
     parts, start_s = {}, 0.0
     for zone, cut_s in zip(ZONES, cuts_s, strict=True):
         end_s = min(cut_s, trace.duration_s) if zone == "test" else cut_s
+        _check_span(trace, start_s, end_s)
         if across != "apart":
             parts[zone] = window(trace, start_s, end_s, across=across)
         else:
