@@ -28,6 +28,7 @@ _NS = 10**9
 _EPOCH_S = (631_152_000, 4_102_444_800)  # 1990 to 2100
 _MAX_RELATIVE_S = 10 * 365 * 86_400.0
 _MAX_GAP_S = 60.0
+_MAX_SERVICE_S = 3600.0
 _MAX_RATE_PER_S = 1e5
 _MAX_RATE_BY_NAME_PER_S = 1e3
 _MAX_RATE_OF_FRACTIONS_PER_S = 1e2
@@ -172,6 +173,12 @@ def ends(log: Log, values: pl.Series, column: StampColumn, named: Field, stamps:
     known = service[~empty]
     if known.size and not -_MAX_RELATIVE_S < np.median(known) < _MAX_RELATIVE_S:
         expected = f"ends on the clock of the arrivals ({stamps.unit}, {stamps.note}): epoch, or relative, both"
+        raise log.error(expected, int(np.argmax(~empty)), named.name)
+    if column.unit == "auto" and known.size >= FEW and np.median(known) > _MAX_SERVICE_S:
+        expected = (
+            f"ends within {_MAX_SERVICE_S:g} s of arrivals, but those are a median of {np.median(known):,.0f} s: are "
+            f"the ends in another unit? A name such as end_ms says it; {_OPTION}={stamps.unit} if both are in {stamps.unit}"
+        )
         raise log.error(expected, int(np.argmax(~empty)), named.name)
     # A float64 of epoch seconds is a quarter of a microsecond coarse.
     early = service < -1e-6
