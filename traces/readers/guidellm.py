@@ -7,11 +7,12 @@ src/guidellm/benchmark/schemas/{report,benchmark,base,metrics}.py, src/guidellm/
 
 ``benchmarks[i].requests.{successful, incomplete, errored}[j]``: ``info.timings`` has ``targeted_start`` (the
 schedule), ``request_start`` (sent), ``first_token_iteration``, ``last_token_iteration``, ``request_end`` (s since
-1970); ``input_metrics.text_tokens`` and ``output_metrics.text_tokens`` are the server's where it sent usage and
-``config.prefer_response_metrics`` is true, which is the default, else the client's. ``incomplete`` requests were
-cut off when the benchmark ended: cancelled. ``config.strategy`` is the protocol: ``concurrent`` (``streams``),
-``synchronous`` and ``throughput`` with ``max_concurrency`` are closed loops; ``constant``, ``poisson`` and ``trace``
-are open. ``config.sample_size`` keeps a random part of the requests: such a file is no trace of what was sent.
+1970); a time a token is from the first to the last. ``input_metrics.text_tokens`` and ``output_metrics.text_tokens``
+are the server's where it sent usage and ``config.prefer_response_metrics`` is true, which is the default, else the
+client's. ``incomplete`` requests were cut off when the benchmark ended: cancelled. ``config.strategy`` is the
+protocol: ``concurrent`` (``streams``), ``synchronous`` and ``throughput`` with ``max_concurrency`` are closed loops;
+``constant``, ``poisson`` and ``trace`` are open. ``config.sample_size`` keeps a random part of the requests: such a
+file is no trace of what was sent.
 """
 
 from __future__ import annotations
@@ -84,14 +85,10 @@ def read(
     """
     one, notes = _benchmark(source, benchmark)
     config = _object(one.get("config"))
-    table = table_of(_requests(source, one), _PATHS, source)
-    started = _started(table)
-    if not started.all():
-        notes.append(f"{int((~started).sum()):,} requests were never sent: left out")
-    if not started.any():
-        raise source.error("a request that was sent", column=_SENT, value="none")
-    at = np.flatnonzero(started)
-    table = Table(table.frame[at], source, 1, lambda i, rows=at, old=table: old.row_number(int(rows[i])))  # type: ignore[misc]
+    unsent = [0]
+    table = table_of(_requests(source, one, unsent), _PATHS, source)
+    if unsent[0]:
+        notes.append(f"{unsent[0]:,} requests were never sent: left out")
     one_of(table, "sampled", sampled, SAMPLED)
     notes.append(_sample_note(source, one, config, sampled))
     sent = table.number(_SENT, 0, _MAX_S, "s since 1970").to_numpy()
@@ -112,11 +109,9 @@ def read(
     notes.append(note)
     if users is None and strategy != "throughput":
         check_rate(table, arrival, _SENT, implausible)
-    last = since(_LAST)
-    end = np.where(np.isnan(last), since(_END), last)
-    if mode != "open":  # the next request waits for the end of the response, not for its last token
-        end = np.where(np.isnan(since(_END)), last, since(_END))
-    output = _counts(table, _OUTPUT)
+    output, first, last, end = _counts(table, _OUTPUT), since(_FIRST), since(_LAST), since(_END)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        tpot = (last - first) / (output.cast(pl.Float64).fill_null(np.nan).to_numpy() - 1)
     _check_words(table, output, implausible)
     prefer = config.get("prefer_response_metrics", True)
     notes.append(
@@ -126,12 +121,13 @@ def read(
     log = ServingLog(
         table=table,
         arrival_s=arrival,
-        first_s=since(_FIRST),
-        end_s=end,
+        first_s=first,
+        end_s=np.where(np.isnan(end), last, end),
         prompt=_counts(table, _PROMPT),
         output=output,
         status=table.text(_STATUS),
         names=(_SENT, _FIRST, _END),
+        tpot_s=(np.where(np.isfinite(tpot) & (tpot >= 0), tpot, np.nan), _LAST),
         session=table.text(_SESSION) if several and _SESSION in table.frame.columns else None,
     )
     how = Handling(failures=failures, zero_output=zero_output, implausible=implausible, replay=mode, users=users)
@@ -184,8 +180,8 @@ def _protocol(config: _Object) -> tuple[str, int | None, str]:
     return kind, known, f"protocol as recorded: strategy {_name(config)}, {what}"
 
 
-def _requests(source: Source, one: _Object) -> Iterator[tuple[int, _Object]]:
-    """(number from 1 over the three lists, request)."""
+def _requests(source: Source, one: _Object, unsent: list[int]) -> Iterator[tuple[int, _Object]]:
+    """(number from 1 over the three lists, request) of those that were sent; the others are counted."""
     lists = one.get("requests")
     if not isinstance(lists, dict):
         raise source.error("requests by status", column="requests", value=type(lists).__name__)
@@ -198,16 +194,11 @@ def _requests(source: Source, one: _Object) -> Iterator[tuple[int, _Object]]:
             row += 1
             if not isinstance(request, dict):
                 raise source.error("an object", row=row, column=f"requests.{status}", value=request)
-            yield (
-                row,
-                {k: request[k] for k in ("info", "input_metrics", "output_metrics") if k in request} | {"status": word},
-            )
-
-
-def _started(table: Table) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    if _SENT not in table.frame.columns:
-        return np.zeros(table.frame.height, np.bool_)
-    return table.frame[_SENT].is_not_null().to_numpy()
+            if _object(_object(request.get("info")).get("timings")).get("request_start") is None:
+                unsent[0] += 1
+                continue
+            kept = {key: request[key] for key in ("info", "input_metrics", "output_metrics") if key in request}
+            yield row, kept | {"status": word}
 
 
 def _counts(table: Table, path: str) -> pl.Series:
