@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.traces.test_transform import labelled_sessions, sessions_trace
@@ -20,6 +20,7 @@ from traces.steps import STEPS, apply_steps, arguments
 
 replays = st.sampled_from(["open", "closed"])
 seeds = st.integers(0, 1000)
+some = settings(max_examples=40)
 
 
 def tokens(trace: Trace) -> tuple[int, int]:
@@ -31,6 +32,7 @@ def content(trace: Trace) -> list[tuple[Any, ...]]:
     return sorted(trace.frame.select("arrival_s", "turn", "prompt_tokens", "output_tokens").rows())
 
 
+@some
 @given(seed=seeds, draw=seeds, replay=replays, keep=st.floats(0.2, 0.8))
 def test_thin_and_its_complement_are_the_whole(seed: int, draw: int, replay: str, keep: float) -> None:
     trace = sessions_trace(replay, seed=seed)
@@ -41,6 +43,7 @@ def test_thin_and_its_complement_are_the_whole(seed: int, draw: int, replay: str
     assert transform.thin(trace, keep, seed=draw).sha256 == kept.sha256
 
 
+@some
 @given(
     seed=seeds,
     copies=st.integers(1, 4),
@@ -82,6 +85,7 @@ def test_own_prefixes_keep_what_sessions_share() -> None:
     assert ids == {"shared": 3, "own": 7, "private": 9}
 
 
+@some
 @given(seed=seeds, factor=st.floats(0.01, 100.0), replay=replays)
 def test_scaling_there_and_back_is_the_identity(seed: int, factor: float, replay: str) -> None:
     trace = sessions_trace(replay, seed=seed)
@@ -95,6 +99,7 @@ def test_scaling_there_and_back_is_the_identity(seed: int, factor: float, replay
         assert trace.scale_rate(2.0).scale_rate(0.5).sha256 == trace.sha256  # halves and doubles are exact
 
 
+@some
 @given(seed=seeds, replay=replays, cuts_s=st.sampled_from([(), (40.0, 60.0)]))
 def test_resample_keeps_starts_and_whole_sessions(seed: int, replay: str, cuts_s: tuple[float, ...]) -> None:
     trace = labelled_sessions(replay)
@@ -118,6 +123,7 @@ def test_copies_of_a_resampled_session_share_as_told() -> None:
     assert hits["own"] == hits["private"]  # sessions share nothing with each other here
 
 
+@some
 @given(
     replay=replays,
     prompt=st.none() | st.integers(1, 300),
@@ -171,6 +177,7 @@ def test_a_capped_output_leaves_later_prompts_and_their_blocks() -> None:
     assert len(transform.cap(trace, prompt_tokens=45)) == 1
 
 
+@some
 @given(draw=seeds, chance=st.floats(0.05, 1.0), retry=st.floats(0.0, 1.0), retries=st.integers(0, 3), replay=replays)
 def test_cancels_and_retries(draw: int, chance: float, retry: float, retries: int, replay: str) -> None:
     trace = sessions_trace(replay)
@@ -189,6 +196,7 @@ def test_cancels_and_retries(draw: int, chance: float, retry: float, retries: in
     )
 
 
+@some
 @given(draw=seeds, replay=replays)
 def test_jitter_stays_inside_the_stamp(draw: int, replay: str) -> None:
     coarse = sessions_trace(replay)
