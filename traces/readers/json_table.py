@@ -67,8 +67,10 @@ class JsonTable:
     @cached_property
     def rows(self) -> NDArray[np.int64]:
         """(n,) line numbers of the records: blank lines count as lines."""
-        lines = self.source.data.split(b"\n")
-        return np.array([row for row, line in enumerate(lines, start=1) if line.strip()], np.int64)
+        data = self.source.data
+        if data.count(b"\n") + (not data.endswith(b"\n")) == self.frame.height:  # no blank lines
+            return np.arange(1, self.frame.height + 1)
+        return np.array([row for row, line in enumerate(data.split(b"\n"), start=1) if line.strip()], np.int64)
 
     def column(self, name: str) -> NDArray[Any]:
         """A column without nulls, as an array."""
