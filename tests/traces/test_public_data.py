@@ -17,6 +17,7 @@ from traces import Trace, load_trace
 from traces.catalog import ENTRIES, zones
 from traces.describe import ideal_hit_share
 from traces.readers import canonical
+from traces.transform import losses
 
 NAMES = ("azure_conv", "azure_code", "mooncake_conversation", "agentic")
 
@@ -121,10 +122,15 @@ def test_round_trip_of_sessions_with_long_chains(public_data: Path, tmp_path: Pa
     assert load_trace(tmp_path / "t.parquet").sha256 == trace.sha256
 
 
-def test_zones_share_no_session_and_hold_forty_twenty_forty(public_data: Path, mooncake: Trace) -> None:
+def test_zones_hold_forty_twenty_forty_and_lose_what_they_say(public_data: Path, mooncake: Trace) -> None:
     for trace in (load_trace("azure_conv", data_dir=public_data), load_trace("azure_code", data_dir=public_data)):
         parts = zones(trace)
         assert sum(map(len, parts.values())) == len(trace)
     parts = zones(mooncake)
     assert [round(part.duration_s) for part in parts.values()] == [1080, 540, 1083]
-    assert sum(part.n_sessions for part in parts.values()) == mooncake.n_sessions
+    lost = losses(mooncake, (1080.0, 1620.0, 2703.0))
+    assert [zone["lost_by_drop"] for zone in lost.values()] == [0, 302, 570]
+    assert [zone["lost_by_apart"] for zone in lost.values()] == [0, 0, 187]
+    assert [len(part) for part in parts.values()] == [n["inside"] - n["lost_by_apart"] for n in lost.values()]
+    strict = zones(mooncake, across="drop")
+    assert sum(part.n_sessions for part in strict.values()) == mooncake.n_sessions

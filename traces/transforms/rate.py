@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from traces.trace import Trace
 
-GRID_S = 1e-6
-"""How far a stamp may lie beside the grid that :func:`jitter` is told of."""
+SLACK = 0.05
+"""Share by which stamps may be closer than the width that :func:`jitter` is told of: clocks are not exact."""
 
 
 def scale_rate(trace: Trace, factor: float) -> Trace:
@@ -127,28 +127,26 @@ def jitter(trace: Trace, width_s: float, *, seed: int = 0) -> Trace:
     Open replay: every arrival. Closed and clients: session starts, and their turns move with them. Think times stay.
 
     Raises:
-        TraceError: a width that is not positive, or stamps that are no multiples of it: they are not that coarse.
+        TraceError: a width that is not positive, or stamps closer than that: they are not that coarse.
     """
     number(trace, "width_s", width_s, low=0, ends=False)
     rng = seeded(trace, seed)
     arrival, start = trace.frame["arrival_s"].to_numpy(), starts(trace)
     fixed = arrival if trace.replay == "open" else start
-    off = np.abs(fixed - np.round(fixed / width_s) * width_s) > GRID_S
-    if off.any():
-        expected = f"stamps that are multiples of width_s={width_s:g}: these are finer, or the grid is another"
-        raise TraceError(
-            file=trace.name,
-            row=int(np.argmax(off)) + 1,
-            column="arrival_s",
-            value=float(fixed[np.argmax(off)]),
-            expected=expected,
-        )
+    stamps, at = np.unique(fixed, return_inverse=True)
+    gaps = np.append(np.diff(stamps), np.inf)
+    if gaps.min() < (1.0 - SLACK) * width_s:
+        row = int(np.argmax(at.reshape(-1) == np.argmin(gaps) + 1)) + 1
+        expected = f"stamps {width_s:g} s apart or more, which width_s={width_s:g} says they stand for"
+        found = f"one {gaps.min():g} s after another"
+        raise TraceError(file=trace.name, row=row, column="arrival_s", value=found, expected=expected)
+    width = np.minimum(gaps, width_s)[at.reshape(-1)]  # a stamp's time ends where the next one's begins
     unit = units(trace)
     if trace.replay == "open":
-        spread = arrival + _ordered(rng.random(len(trace)), unit, arrival) * width_s
+        spread = arrival + _ordered(rng.random(len(trace)), unit, arrival) * width
         note = "every arrival"
     else:
-        spread = arrival + (rng.random(int(unit.max()) + 1) * width_s)[unit]
+        spread = arrival + rng.random(int(unit.max()) + 1)[unit] * width
         note = "session starts"
     frame = trace.frame.with_columns(pl.Series("arrival_s", spread))
     return rebuild(
