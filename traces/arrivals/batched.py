@@ -51,7 +51,7 @@ class Batched:
         return np.repeat(starts, np.where(rng.random(starts.size) < self.single_share, 1, several))
 
     def log_densities(self, arrivals_s: Floats, duration_s: float) -> Floats:
-        """See :class:`traces.arrivals.law.ArrivalLaw`; one part a batch, and the share of its size as a plain number."""
+        """See :class:`traces.arrivals.law.ArrivalLaw`; one part a batch, with the probability of its size."""
         starts, sizes = np.unique(arrivals_s, return_counts=True)
         found = self.starts.log_densities(starts, duration_s).copy()
         several = np.log1p(-self.single_share) + np.log1p(-self.more_share) + (sizes - 2) * np.log(self.more_share)

@@ -49,7 +49,7 @@ class Chain:
     def kernels(self, gaps: Floats) -> Floats:
         """(n, s, s) exp(G t) over the factor exp(slowest t)."""
         found = (self.right[None] * np.exp(gaps[:, None] * self.values)[:, None, :]) @ self.left
-        return np.maximum(found.real, 0.0)
+        return np.asarray(np.maximum(found.real, 0.0))
 
     def steps(self, gaps: Floats, start: Floats) -> Iterator[tuple[Floats, Floats, Floats, Floats]]:
         """Chunks of gaps: (gaps, kernels, state probabilities before each gap, log densities of each gap)."""

@@ -54,7 +54,7 @@ def mean_dispersion(
 ) -> Floats:
     """Index of dispersion by interval length: the mean over drawn windows of one duration."""
     windows = int(np.clip(_SIMULATED / (rate_per_s * duration_s), 20, 100))
-    return np.nan_to_num(np.nanmean(drawn_curves(law, scales_s, duration_s, rng, windows), axis=0), nan=1.0)
+    return np.asarray(np.nanmean(drawn_curves(law, scales_s, duration_s, rng, windows), axis=0))
 
 
 def log_miss(found: Floats, target: Floats) -> float:

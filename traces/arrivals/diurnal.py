@@ -90,7 +90,7 @@ class Diurnal:
     def residuals(self, arrivals_s: Floats, duration_s: float) -> Floats:
         """See :class:`traces.arrivals.law.ArrivalLaw`."""
         end = float(self.operational_s(np.array(duration_s)))
-        return self.steady.residuals(np.minimum(self.operational_s(arrivals_s), end), end)
+        return np.asarray(self.steady.residuals(np.minimum(self.operational_s(arrivals_s), end), end))
 
     def to_dict(self) -> dict[str, Any]:
         """See :class:`traces.arrivals.law.ArrivalLaw`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -29,7 +29,7 @@ class Sample:
     arrivals_s: Floats
     duration_s: float
     seed: int = 0
-    regimes: dict[int, regimes.Regimes] = field(default_factory=dict)
+    _fitted: dict[int, regimes.Regimes] = field(default_factory=dict)
 
     @property
     def rate_per_s(self) -> float:
@@ -38,9 +38,9 @@ class Sample:
 
     def plain(self, count: int) -> regimes.Regimes:
         """Fitted regimes, once."""
-        if count not in self.regimes:
-            self.regimes[count] = regimes.fit(count, _LAWS[count], self.arrivals_s)
-        return self.regimes[count]
+        if count not in self._fitted:
+            self._fitted[count] = regimes.fit(count, _LAWS[count], self.arrivals_s)
+        return self._fitted[count]
 
     def matching(self) -> tuple[Floats, Floats, float, float, np.random.Generator]:
         """What laws are matched to: scales, index of dispersion there, rate, duration; and a source of draws."""
@@ -86,17 +86,29 @@ UNDER_A_PERIOD = ("poisson", "gamma", "on_off", "multiscale", "regimes2")
 """Families that are tried under a diurnal rate."""
 
 
-def fit_family(family: str, sample: Sample, period_s: float | None) -> ArrivalLaw | None:
-    """One family, ``diurnal_`` ones in the operational time of the period's factors; None: nothing to fit."""
+def clock_of(arrivals_s: Floats, duration_s: float, period_s: float) -> diurnal.Diurnal:
+    """The period's factors, from all arrivals; a Poisson law of rate 1 stands for what goes under them."""
+    factors = diurnal.factors_of(arrivals_s, duration_s, period_s)
+    return diurnal.Diurnal(renewal.Renewal("poisson", 1.0, 1.0), period_s, 0.0, factors)
+
+
+def fit_family(family: str, sample: Sample, clock: diurnal.Diurnal | None, begins_s: float) -> ArrivalLaw | None:
+    """One family; None where the sample gives it nothing to fit.
+
+    Args:
+        family: a key of :data:`FITS`, or one after ``diurnal_``, which is fitted in operational time.
+        sample: what to fit.
+        clock: factors of the period, counted from the time 0 of the whole trace; for diurnal families.
+        begins_s: when the sample begins on that clock.
+    """
     if not family.startswith("diurnal_"):
         return FITS[family](sample)
-    assert period_s is not None
-    factors = diurnal.factors_of(sample.arrivals_s, sample.duration_s, period_s)
-    clock = diurnal.Diurnal(renewal.Renewal("poisson", 1.0, 1.0), period_s, 0.0, factors)
-    end = float(clock.operational_s(np.array(sample.duration_s)))
-    arrivals = np.minimum(clock.operational_s(sample.arrivals_s), end)
+    assert clock is not None
+    here = clock.later(begins_s)
+    end = float(here.operational_s(np.array(sample.duration_s)))
+    arrivals = np.minimum(here.operational_s(sample.arrivals_s), end)
     steady = FITS[family.removeprefix("diurnal_")](Sample(arrivals, end, sample.seed))
-    return None if steady is None else diurnal.Diurnal(steady, period_s, 0.0, factors)
+    return None if steady is None else replace(clock, steady=steady)
 
 
 def law_from_dict(raw: Mapping[str, object]) -> ArrivalLaw:

@@ -90,7 +90,7 @@ def positive(field: str, value: object, *, zero: bool = False) -> float:
 def numbers(
     field: str, value: object, n: int | None = None, *, zero: bool = False, share: bool = False
 ) -> tuple[float, ...]:
-    """Finite numbers above 0 (or of 0 and more), ``n`` of them if given, of sum 1 if shares; an error names the field."""
+    """Finite numbers above 0 (or of 0 and more), ``n`` if given, of sum 1 if shares; an error names the field."""
     if not isinstance(value, list | tuple) or not value or (n is not None and len(value) != n):
         raise TraceError(file=NAME, column=field, value=value, expected=f"a list of {n or 'one or more'} numbers")
     found = tuple(positive(f"{field}[{i}]", item, zero=zero or share) for i, item in enumerate(value))

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from traces.arrivals.chain import Chain, Expected, arrivals_of, stationary
-from traces.arrivals.law import Floats, Stationary, gaps_of, numbers, only, rows, short
+from traces.arrivals.law import NAME, Floats, Stationary, gaps_of, numbers, only, rows, short
+from traces.errors import TraceError
 
 STEPS = 120
 TOLERANCE = 2e-6  # nats an arrival and EM step
@@ -74,10 +75,12 @@ def read(raw: Mapping[str, object], states: int) -> Modulated:
     """From plain numbers."""
     only(raw, "rates_per_s", "switch_per_s")
     rates = numbers("rates_per_s", raw["rates_per_s"], states, zero=True)
+    if not any(rates):
+        raise TraceError(file=NAME, column="rates_per_s", value=list(rates), expected="a rate above 0 in some state")
     switch = rows("switch_per_s", raw["switch_per_s"], states, states)
     for i, row in enumerate(switch):
         if sum(row) - row[i] <= 0:
-            numbers(f"switch_per_s[{i}]", [0.0])
+            raise TraceError(file=NAME, column=f"switch_per_s[{i}]", value=list(row), expected="a way out of the state")
     return Modulated(rates, tuple(tuple(0.0 if i == j else v for j, v in enumerate(r)) for i, r in enumerate(switch)))
 
 

@@ -177,13 +177,10 @@ def fit(regimes: int, laws: int, arrivals_s: Floats) -> Regimes:
         seen = np.maximum(density @ mixtures.T, 1e-300)
         steps = moves * seen[:, None, :]
         after, scales = forward(steps, steady(moves))
-        gain = float(scales.sum() + top.sum()) - best[0]
-        if gain < TOLERANCE * gaps.size:
+        total = float(scales.sum() + top.sum())
+        if total - best[0] < TOLERANCE * gaps.size:
             break
-        best = (
-            best[0] + gain if np.isfinite(best[0]) else float(scales.sum() + top.sum()),
-            (mean, shape, mixtures, moves),
-        )
+        best = (total, (mean, shape, mixtures, moves))
         behind = backward(steps, np.ones(regimes))
         weight = 1.0 / np.maximum(np.exp(scales[1:]) * (after[1:] * behind[1:]).sum(axis=1), 1e-300)
         moves = _shares(moves * ((after[:-1] * weight[:, None]).T @ (seen[1:] * behind[1:])) + 1e-4)

@@ -107,7 +107,7 @@ def log_survival(law: Gaps, gaps: Floats) -> Floats:
         return np.asarray(-((gaps * math.gamma(1 + 1 / law.shape) / law.mean_s) ** law.shape))
     if law.shape == 1.0:
         return np.asarray(-gaps / law.mean_s)
-    return np.log(np.maximum(special.gammaincc(law.shape, gaps * law.shape / law.mean_s), 1e-300))
+    return np.asarray(np.log(np.maximum(special.gammaincc(law.shape, gaps * law.shape / law.mean_s), 1e-300)))
 
 
 def left_over(law: Gaps, n: int, rng: np.random.Generator) -> Floats:
@@ -125,4 +125,4 @@ def _never(law: Gaps, duration_s: float) -> float:
     from scipy import integrate
 
     value = integrate.quad(lambda t: math.exp(log_survival(law, np.array([t]))[0]), 0, duration_s, limit=200)[0]
-    return max(1.0 - value / law.mean_s, 1e-300)
+    return float(max(1.0 - value / law.mean_s, 1e-300))

@@ -67,7 +67,8 @@ class Swing:
 
 def joint(swings: Sequence[Swing]) -> tuple[Floats, Floats]:
     """Rate factor of every joint state (2^k,) and the jumps between them (2^k, 2^k), zero row sums."""
-    factors, switch = np.ones(1), np.zeros((1, 1))
+    factors: Floats = np.ones(1)
+    switch: Floats = np.zeros((1, 1))
     for swing in swings:
         up, down = swing.leave_per_s
         factors = np.kron(factors, swing.levels)
