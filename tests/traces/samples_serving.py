@@ -359,6 +359,35 @@ OTEL = [
     for i in (0, 3)
 ]
 
+
+def inference_perf_record(start: float, ttft: float, end: float, client: tuple[int, int], **more: Any) -> Json:
+    """A request as inference-perf exports it; ``client`` are its own counts of prompt and output."""
+    times = [start + ttft, end]
+    return {
+        "start_time": start,
+        "end_time": end + 0.001,
+        "request": "{}",
+        "response": "never read",
+        "info": {
+            "request_metrics": {"text": {"input_tokens": client[0]}},
+            "response_metrics": {
+                "output_tokens": client[1],
+                "server_usage": {"prompt_tokens": client[0] + 18, "completion_tokens": client[1] + 1},
+                "chunk_times": times,
+                "output_token_times": times,
+            },
+            "input_tokens": client[0],
+        },
+        "error": None,
+    } | more
+
+
+INFERENCE_PERF = [
+    inference_perf_record(900.0, 0.5, 901.5, (100, 50)),
+    inference_perf_record(900.5, 0.5, 902.0, (200, 50)),
+    inference_perf_record(901.0, 0.1, 901.2, (50, 9), error={"error_type": "TimeoutError", "error_msg": "x"}),
+]
+
 ENGINE = [
     {
         "request_id": f"bench-{i}",
@@ -378,6 +407,7 @@ VALID = {
     "vllm_bench": [vllm_json(vllm_run()), vllm_json(vllm_run(request_rate=2.0, max_concurrency=None))],
     "vllm_engine": [lines(ENGINE)],
     "guidellm": [guidellm_json(GUIDELLM_CLOSED), guidellm_json(GUIDELLM_OPEN)],
+    "inference_perf": [json.dumps(INFERENCE_PERF).encode()],
     "aiperf": [lines(AIPERF)],
     "gateway": [lines(GATEWAY), lines(LITELLM), lines(ENVOY), lines(OTEL)],
 }

@@ -91,17 +91,34 @@ def first_of(table: Table, names: Sequence[str]) -> str | None:
     return next((name for name in names if name in table.frame.columns), None)
 
 
+def array(source: Source) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(number from 1, object) of a JSON array.
+
+    Raises:
+        TraceError: not UTF-8, no JSON (the error names the line), no array, or something in it that is no object.
+    """
+    text = _text(source)
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        at = min(getattr(error, "pos", 0), max(len(text) - 1, 0))
+        row = text.count("\n", 0, at) + 1
+        raise source.error(f"a JSON array ({error})", row=row, value=text[at : at + 40]) from error
+    if not isinstance(found, list):
+        raise source.error("a JSON array", value=type(found).__name__)
+    for row, item in enumerate(found, start=1):
+        if not isinstance(item, dict):
+            raise source.error("a JSON object", row=row, value=item)
+        yield row, item
+
+
 def documents(source: Source) -> list[dict[str, Any]]:
     """JSON objects that follow one another in a file, over any number of lines.
 
     Raises:
         TraceError: not UTF-8, no JSON, or something that is no object; the error names the line.
     """
-    try:
-        text = source.data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        row = source.data.count(b"\n", 0, error.start) + 1
-        raise source.error("UTF-8 text", row=row, value=source.data[error.start : error.start + 4]) from error
+    text = _text(source)
     decoder, found, at = json.JSONDecoder(), [], 0
     while True:
         at = _BLANK.match(text, at).end()  # type: ignore[union-attr]
@@ -120,3 +137,11 @@ def documents(source: Source) -> list[dict[str, Any]]:
     if not found:
         raise source.error("a JSON object", value="an empty file")
     return found
+
+
+def _text(source: Source) -> str:
+    try:
+        return source.data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        row = source.data.count(b"\n", 0, error.start) + 1
+        raise source.error("UTF-8 text", row=row, value=source.data[error.start : error.start + 4]) from error

@@ -15,6 +15,7 @@ MODULES = (
     "vllm_engine",
     "vllm_bench",
     "guidellm",
+    "inference_perf",
     "azure",
     "servegen",
     "bailian",
