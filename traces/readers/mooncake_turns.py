@@ -140,7 +140,6 @@ def _whole(
         expected = f"one of {', '.join(LATER_TURNS)}{nearest(str(options.later_turns), LATER_TURNS)}"
         raise table.source.error(expected, column=column, value=options.later_turns)
     later = np.flatnonzero(previous >= 0)
-    sessions = np.unique(previous[previous >= 0]).size
     note = f"sessions from session_id: {later.size} of {place.size} requests are later turns"
     if options.later_turns is not None or not later.size:
         how = options.later_turns or "whole"
@@ -162,7 +161,7 @@ def _whole(
             at,
             "input_length",
         )
-    return True, f"{note} (of {sessions} turns), taken as whole prompts: {share:.1%} of them hold the prompt before"
+    return True, f"{note}, taken as whole prompts: {share:.1%} of them hold the prompt before"
 
 
 def _summed(prompt: NDArray[np.int64], output: NDArray[np.int64], previous: NDArray[np.int64]) -> NDArray[np.int64]:
