@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,12 @@ def test_the_file_sinks_envelope_and_segments_read_the_same(tmp_path: Path) -> N
     (folder / "trace.000001.jsonl.gz").write_bytes(gzip.compress(lines(enveloped(DYNAMO[2:]))))
     (folder / "notes.txt").write_text("not read")
     assert load_trace(folder, format="dynamo").sha256 == whole.sha256
+    with tarfile.open(tmp_path / "segments.tar", "w") as archive:
+        archive.add(folder, "segments")
+    assert load_trace(tmp_path / "segments.tar", format="dynamo").sha256 == whole.sha256
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(TraceError, match=r"at least one file called \*.jsonl or"):
+        load_trace(tmp_path / "empty", format="dynamo")
 
 
 def test_an_error_in_one_of_several_segments_names_it(tmp_path: Path) -> None:

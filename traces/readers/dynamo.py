@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,7 @@ _MAX_TIME_MS = 1e12
 _MAX_HASH = 2**64 - 1
 _ALONE_TOKENS = 1024  # shorter shared prefixes are system prompts
 _TIMES = ("total_time_ms", "ttft_ms", "avg_itl_ms", "kv_transfer_estimated_latency_ms")
+_SEGMENTS = (".jsonl", ".jsonl.gz")
 _ENDS = ("stop", "length", "tool_calls", "content_filter", "function_call", "eos")
 
 
@@ -120,17 +122,28 @@ def read(
 
 
 def _records(source: Source) -> Iterator[tuple[Source, int, jsonl.Record]]:
-    parts = [source]
-    if source.holds_many:
-        names = [name for name, _ in source.members(lambda name: name.endswith((".jsonl", ".jsonl.gz")))]
-        parts = [read_source(source.path / name) for name in names]
-    for part in parts:
-        for row, record in jsonl.records(part):
+    for path in _segments(source):
+        part = read_source(path)  # for errors; what is read below is let go with its segment
+        for row, record in jsonl.records(read_source(path)):
             event = record.get("event", record)
             if not isinstance(event, dict) or event.get("schema") != SCHEMA:
                 value = event.get("schema") if isinstance(event, dict) else event
                 raise part.error(f"schema {SCHEMA}", row=row, column="schema", value=value)
             yield part, row, event
+
+
+def _segments(source: Source) -> list[Path]:
+    """The file, or those of a folder or an archive."""
+    if not source.holds_many:
+        return [source.path]
+    if source.file.is_dir():
+        names = [path.relative_to(source.file).as_posix() for path in sorted(source.file.rglob("*")) if path.is_file()]
+    else:
+        names = [name for name, _ in source.members(lambda name: name.endswith(_SEGMENTS))]
+    names = [name for name in names if name.endswith(_SEGMENTS)]
+    if not names:
+        raise source.error(f"at least one file called *{' or *'.join(_SEGMENTS)}", value="none")
+    return [source.path / name for name in names]
 
 
 class _Segments(Table):
