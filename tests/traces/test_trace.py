@@ -6,7 +6,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from traces import Trace, TraceError
+from traces import Trace, TraceError, check
+from traces import trace as trace_module
 
 
 def build(**change: Any) -> Trace:
@@ -156,3 +157,44 @@ def test_with_replay_keeps_the_requests() -> None:
     assert opened.duration_s == 3.0
     assert closed.with_replay("closed") is closed
     assert opened.with_replay("closed").sha256 == closed.sha256
+
+
+@pytest.mark.parametrize("labels", [range(-1, 12), range(12), range(-1, 12 * 10**12, 10**12)], ids=str)
+def test_order_and_session_numbers_against_a_plain_sort(labels: range) -> None:
+    rng = np.random.default_rng(3)
+    session = rng.choice(np.array(labels), 80)
+    arrival = rng.integers(0, 25, 80) / 2  # many arrive together
+    turn, count = np.ones(80, np.int64), dict.fromkeys(labels, 0)
+    for row in np.argsort(arrival, kind="stable"):
+        count[session[row]] += session[row] >= 0
+        turn[row] = max(1, count[session[row]])
+    columns = {"arrival_s": arrival, "session": session, "turn": turn}
+    trace = Trace.build("t", {**columns, "prompt_tokens": np.arange(1, 81), "output_tokens": np.ones(80)})
+
+    first = {s: (arrival[session == s].min(), s) for s in set(session.tolist()) - {-1}}
+    number = {s: k for k, s in enumerate(sorted(first, key=first.__getitem__))} | {-1: -1}
+    wanted = [(arrival[i], number[session[i]], turn[i], i + 1) for i in range(80)]
+    got = trace.frame.select("arrival_s", "session", "turn", "prompt_tokens").rows()
+    assert [row[:3] for row in got] == sorted(row[:3] for row in wanted)
+    assert sorted(got) == sorted(wanted)
+
+
+def test_large_traces_are_checked_chunk_by_chunk_to_the_same_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = build(**CHAINS)
+    for module in (check, trace_module):
+        monkeypatch.setattr(module, "CHUNK", 2)
+    assert build(**CHAINS).sha256 == whole.sha256
+    for _, chains, expected in BAD_CHAINS:
+        with pytest.raises(TraceError, match=expected):
+            build(**(CHAINS | chains))
+    for _, change, column, expected in BAD:
+        with pytest.raises(TraceError, match=f"{column}.*{expected}"):
+            build(**change)
+
+
+def test_the_hash_is_that_of_earlier_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    pinned = "79fc499dddbfced5cfb3433062764e34cd1447d35eafaece84b935cfdc2fbb05"
+    words = {"class": ["a", "b", "a", "\u00e9"]}
+    assert build(**CHAINS, **words).sha256 == pinned
+    monkeypatch.setattr(trace_module, "CHUNK", 3)
+    assert build(**CHAINS, **words).sha256 == pinned

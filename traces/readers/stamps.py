@@ -163,11 +163,12 @@ def ends(log: Log, values: pl.Series, column: StampColumn, named: Field, stamps:
     Raises:
         TraceError: an end before its arrival, or ends that are implausibly late: another clock or unit.
     """
-    unit = "ns" if column.dates else named.unit if named.unit and column.unit == "auto" else stamps.unit
+    own = named.unit if named.unit and column.unit == "auto" else stamps.unit
+    own = "ns" if column.dates else own
     empty = values.is_null().to_numpy()
     keys = values.fill_null(0).to_numpy()
-    finer = PER_SECOND[unit] / PER_SECOND[stamps.unit]
-    end_s = _since(keys, stamps.origin * int(finer) if finer >= 1 else stamps.origin * finer, unit)
+    finer = PER_SECOND[own] / PER_SECOND[stamps.unit]
+    end_s = _since(keys, stamps.origin * int(finer) if finer >= 1 else stamps.origin * finer, own)
     end_s[empty] = np.nan
     service = end_s - stamps.arrival_s
     known = service[~empty]
@@ -175,16 +176,17 @@ def ends(log: Log, values: pl.Series, column: StampColumn, named: Field, stamps:
         expected = f"ends on the clock of the arrivals ({stamps.unit}, {stamps.note}): epoch, or relative, both"
         raise log.error(expected, int(np.argmax(~empty)), named.name)
     if column.unit == "auto" and known.size >= FEW and np.median(known) > _MAX_SERVICE_S:
+        unit = stamps.unit
         expected = (
             f"ends within {_MAX_SERVICE_S:g} s of arrivals, but those are a median of {np.median(known):,.0f} s: are "
-            f"the ends in another unit? A name such as end_ms says it; {_OPTION}={stamps.unit} if both are in {stamps.unit}"
+            f"the ends in another unit? A name such as end_ms says it; {_OPTION}={unit} if both are in {unit}"
         )
         raise log.error(expected, int(np.argmax(~empty)), named.name)
     # A float64 of epoch seconds is a quarter of a microsecond coarse.
     early = service < -1e-6
     if early.any():
         at = int(np.argmax(early))
-        expected = f"an end after its arrival, which is {-service[at]:g} s later (both in {unit})"
+        expected = f"an end after its arrival, which is {-service[at]:g} s later (ends in {own})"
         raise log.error(expected, at, named.name)
     return np.maximum(end_s, stamps.arrival_s)
 
