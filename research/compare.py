@@ -89,8 +89,8 @@ def introduction(study: Study) -> str:
 
 def summarise(study: Study, done: Conducted) -> dict[str, Any]:
     """The content of ``summary.json``: rows, differences, winners, words, provenance. Equal runs give an equal one."""
-    from research.choices import pace_unit
     from research.evidence import cautions, provenance, ranking, summary, words
+    from research.trace_choice import pace_unit
 
     trace = study.trace.load()
     labels = [p.label for p in study.entrants]

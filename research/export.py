@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from research.choices import PolicyChoice, TraceChoice
+from research.choices import PolicyChoice
 from research.cli import run_command
 from research.errors import ResearchError, nearest
 from research.settings import Settings
+from research.trace_choice import TraceChoice
 
 if TYPE_CHECKING:
     from rich.console import Console

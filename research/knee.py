@@ -12,9 +12,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from research.choices import pace_unit
 from research.errors import ResearchError
 from research.evidence.runs import key_of
+from research.trace_choice import pace_unit
 
 if TYPE_CHECKING:
     from research.execute import Runner

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from research.choices import ZONES, PolicyChoice, TraceChoice, pace_unit
+from research.choices import PolicyChoice
 from research.cli import run_command
 from research.errors import ResearchError, nearest
 from research.settings import Settings
+from research.trace_choice import ZONES, TraceChoice, pace_unit
 
 if TYPE_CHECKING:
     from envs.cluster.result import SimResult

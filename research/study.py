@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from research.choices import ZONES, PolicyChoice, TraceChoice, with_unique_labels
+from research.choices import PolicyChoice, with_unique_labels
 from research.errors import ResearchError, nearest
 from research.evidence.runs import code_version, key_of
 from research.settings import Settings
+from research.trace_choice import ZONES, TraceChoice
 
 if TYPE_CHECKING:
     from envs.cluster.slo import SloSpec

@@ -28,7 +28,7 @@ from research.errors import ResearchError
 
 FORMAT = 1
 COMPUTING_PACKAGES = ("envs", "policies", "traces")
-MEASURING_MODULES = ("choices.py", "execute.py", "knee.py", "evidence/metrics.py")
+MEASURING_MODULES = ("choices.py", "trace_choice.py", "execute.py", "knee.py", "evidence/metrics.py")
 _SOURCES = (".py", ".yaml", ".json", ".npz", ".parquet")
 
 

@@ -18,7 +18,7 @@ def run(config: DictConfig, out: Path) -> dict[str, Any]:
     """Write ``NAME.parquet`` (and ``NAME.csv`` with ``csv=true``) into ``out``."""
     from omegaconf import OmegaConf
 
-    from research.choices import TraceChoice
+    from research.trace_choice import TraceChoice
     from traces.readers import canonical
 
     if config.csv not in (None, True, False):

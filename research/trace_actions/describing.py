@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
     from rich.console import Console
 
-    from research.choices import TraceChoice
+    from research.trace_choice import TraceChoice
 
 KEYS: tuple[str, ...] = ("zone",)
 
@@ -23,7 +23,7 @@ def run(config: DictConfig, out: Path) -> dict[str, Any]:
     from omegaconf import OmegaConf
     from rich.console import Console
 
-    from research.choices import ZONES, TraceChoice
+    from research.trace_choice import ZONES, TraceChoice
     from traces.describe import describe
 
     zone = config.zone

@@ -12,11 +12,12 @@ import pytest
 from omegaconf import OmegaConf
 
 from policies.errors import PolicyError
-from research import choices
-from research.choices import PolicyChoice, TraceChoice, with_unique_labels
+from research import choices, trace_choice
+from research.choices import PolicyChoice, with_unique_labels
 from research.cli import compose_config, options
 from research.errors import ResearchError
 from research.study import study_from
+from research.trace_choice import TraceChoice
 
 
 def parse(item):
@@ -211,7 +212,7 @@ def test_options_are_equal_whatever_their_order_and_come_back_as_they_were():
     turned = {"names": given["names"], "columns": dict(reversed(MAPPED.items()))}
     assert choice == TraceChoice("x.csv", options=tuple(turned.items()))
     assert hash(choice) == hash(replace(choice))
-    assert {k: choices._thaw(v) for k, v in choice.options} == given
+    assert {k: trace_choice._thaw(v) for k, v in choice.options} == given
 
 
 def test_a_trace_with_steps_is_shown_as_it_was_given() -> None:
