@@ -205,5 +205,7 @@ def test_streams_are_as_few_as_overlaps_allow_and_continue_what_ended_last() -> 
     assert streams.think_s.tolist() == pytest.approx([np.nan, np.nan, 0.0, 0.5, 0.0], nan_ok=True)
     assert streams.parent.tolist() == [-1, -1, 0, 1, 2]
     assert in_flight(arrival, end).tolist() == [1, 2, 2, 2, 1]
+    apart = streams_of(arrival, end, group=np.array([0, 1, 1, 0, 0]))
+    assert apart.stream.tolist() == [0, 1, 2, 0, 0]
     one = streams_of(arrival, end, limit=1)
     assert (one.late, one.stream.max()) == (3, 0)

@@ -99,7 +99,7 @@ def build(source: Source, log: ServingLog, how: Handling, notes: list[str | None
     if how.missing is not None:
         one_of(table, "missing", how.missing, MISSING)
     for option, value in (("assumed_ttft_s", how.assumed_ttft_s), ("assumed_tpot_s", how.assumed_tpot_s)):
-        if not 0 <= value < np.inf:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < np.inf:
             raise source.error("0 or more seconds", column=f"trace.options.{option}", value=value)
     start = float(log.arrival_s.min())
     observed_s = float(log.arrival_s.max()) - start
@@ -198,22 +198,19 @@ def _sessions(
     if log.session is None:
         return {}, child, []
     key = log.session[index]
-    groups = (
-        pl.DataFrame({"key": key}).with_row_index().drop_nulls("key").group_by("key", maintain_order=True).agg("index")
-    )
+    inside = np.flatnonzero(key.is_not_null().to_numpy())
+    codes = key.drop_nulls().rank("dense").to_numpy().astype(np.int64)
+    one = streams_of(arrival[inside], end[inside], group=codes)
     session, turn, think = np.full(n, -1, np.int64), np.ones(n, np.int64), np.full(n, np.nan)
-    count = split = 0
-    for rows in groups["index"]:
-        at = rows.to_numpy()
-        one = streams_of(arrival[at], end[at])
-        session[at], turn[at], think[at] = one.stream + count, one.turn, one.think_s
-        later = one.parent >= 0
-        child[at[one.parent[later]]] = at[later]
-        count, split = count + int(one.stream.max()) + 1, split + int(one.stream.max())
+    session[inside], turn[inside], think[inside] = one.stream, one.turn, one.think_s
+    follows = one.parent >= 0
+    child[inside[one.parent[follows]]] = inside[follows]
+    keys = int(np.unique(codes).size)
+    split = int(np.unique(one.stream).size) - keys
     later = turn > 1
     guessed = int(unknown[child >= 0].sum())
     notes: list[str | None] = [
-        f"sessions: {groups.height:,} keys, {(session >= 0).mean():.1%} of requests; think time = end of the turn "
+        f"sessions: {keys:,} keys, {(session >= 0).mean():.1%} of requests; think time = end of the turn "
         f"before to this arrival, {int(later.sum()) - guessed:,} from recorded ends"
         + (
             f", {guessed:,} from assumed ones ({how.assumed_ttft_s:g} s + {how.assumed_tpot_s:g} s a token)"

@@ -37,32 +37,40 @@ class Streams:
     late: int
 
 
-def streams_of(arrival_s: NDArray[np.float64], end_s: NDArray[np.float64], limit: int | None = None) -> Streams:
+def streams_of(
+    arrival_s: NDArray[np.float64],
+    end_s: NDArray[np.float64],
+    limit: int | None = None,
+    group: NDArray[np.int64] | None = None,
+) -> Streams:
     """Fewest streams of requests that do not overlap, at most ``limit``.
 
     Args:
         arrival_s: (n,) starts, ascending.
         end_s: (n,) ends.
         limit: how many streams there may be.
+        group: (n,) numbers of sessions: a stream stays in one. None: all are in one.
     """
     n = arrival_s.size
     stream, turn = np.empty(n, np.int64), np.ones(n, np.int64)
     think, parent = np.full(n, np.nan), np.full(n, -1, np.int64)
-    ends: list[float] = []  # of the last request of each stream, ascending; and which request that is
-    last: list[int] = []
+    starts, stops = arrival_s.tolist(), end_s.tolist()
+    groups = [0] * n if group is None else group.tolist()
+    free: dict[int, tuple[list[float], list[int]]] = {}  # ends of the last request of each stream, ascending; and which
     count = late = 0
     for i in range(n):
-        at = bisect_right(ends, arrival_s[i] + SLACK_S) - 1
+        ends, last = free.setdefault(groups[i], ([], []))
+        at = bisect_right(ends, starts[i] + SLACK_S) - 1
         if at < 0 and limit is not None and count >= limit:
             at, late = 0, late + 1
         if at < 0:
             stream[i], count = count, count + 1
         else:
             before = last.pop(at)
-            think[i] = max(0.0, float(arrival_s[i]) - ends.pop(at))
+            think[i] = max(0.0, starts[i] - ends.pop(at))
             stream[i], turn[i], parent[i] = stream[before], turn[before] + 1, before
-        at = bisect_right(ends, end_s[i])
-        ends.insert(at, float(end_s[i]))
+        at = bisect_right(ends, stops[i])
+        ends.insert(at, stops[i])
         last.insert(at, i)
     return Streams(stream, turn, think, parent, late)
 
