@@ -13,8 +13,8 @@ What is done to them
   the chains back: a turn shares ``prefix_seen_blocks`` leading blocks with an earlier turn of its stream, the
   previous one if that equals ``lcp_prev_blocks`` (99.7 % of turns), else the latest that agrees with both
   numbers. Sharing between streams (sub-agents of one session, tools and system prompt between sessions) is lost;
-  the original JSON (:mod:`traces.readers.agentic_json`) keeps the first. Against its hashes the rebuilt chains of a
-  stream are right for AGREEMENT.
+  the original JSON (:mod:`traces.readers.agentic_json`) keeps the first. Against its hashes, streams apart, the
+  rebuilt chains are right for 99.0 % of turns and 99.92 % of prompt blocks: 7 of 566 streams differ somewhere.
 * Chains are coarsened to ``prefix_block_tokens``: the id of a coarse block names the whole prefix up to its end.
 """
 

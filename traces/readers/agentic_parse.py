@@ -108,14 +108,12 @@ def parse_session(source: Source, data: bytes, block_tokens: int) -> Session:
         if not isinstance(request.get("requests"), list) or not request["requests"]:
             raise source.error("the requests of the sub-agent", row=row, column="requests")
         tokens = _head_tokens(request, row, source)
-        agent = str(request.get("agent_id", f"subagent {row}"))
+        agent = f"{request.get('agent_id', 'subagent')} (row {row})"
         streams.append(Stream(agent, _launched(request, row, source), *tokens))
-        taker.before = None
         for at, inner in enumerate(request["requests"], start=1):
             if not isinstance(inner, dict):
                 raise source.error("a JSON object", row=at, column=f"{agent}.requests", value=inner)
             taker.take(streams[-1], inner, at)
-        taker.before = None
     if not any(stream.t for stream in streams):
         raise source.error("at least one request", column="requests", value="none")
     taker.check_ids()
@@ -143,7 +141,7 @@ class _Taker:
 
     def __init__(self, source: Source, fold: int) -> None:
         self.source, self.fold = source, fold
-        self.before: NDArray[np.int64] | None = None  # ids of the prompt before, in the same stream
+        self._before: dict[str, NDArray[np.int64]] = {}  # ids of the prompt before, by stream
         self.digest = hashlib.sha256()
         self._ids: list[NDArray[np.int64]] = []
         self._places: list[tuple[str, int]] = []
@@ -161,11 +159,12 @@ class _Taker:
         ids = self._hashes(record, prompt, row)
         self.digest.update(repr((stream.agent, t, prompt, output)).encode())
         self.digest.update(ids.tobytes())
-        kept = -1 if self.before is None else _common(self.before, ids)
-        if self.before is not None and prompt < stream.prompt[-1]:
+        before = self._before.get(stream.agent, ids[:0])
+        kept = _common(before, ids)
+        if stream.t and prompt < stream.prompt[-1]:
             blocks, of_them = stream.shrunk_blocks
-            stream.shrunk_blocks = (blocks + self.before.size, of_them + kept)
-        stream.repeats.append(self.before is not None and kept == self.before.size)
+            stream.shrunk_blocks = (blocks + before.size, of_them + kept)
+        stream.repeats.append(bool(stream.t) and kept == before.size)
         stream.rows.append(row)
         stream.t.append(t)
         stream.prompt.append(prompt)
@@ -177,7 +176,7 @@ class _Taker:
         stream.chains.append(ids[self.fold - 1 :: self.fold])
         self._ids.append(ids)
         self._places.append((stream.agent, row))
-        self.before = ids
+        self._before[stream.agent] = ids
 
     def _hashes(self, record: dict[str, Any], prompt: int, row: int) -> NDArray[np.int64]:
         values = record.get("hash_ids")

@@ -27,6 +27,7 @@ MODULES = (
     "agentic",
     "agentic_json",
     "gateway",
+    "sharegpt",
     "table",
     "canonical",
 )
