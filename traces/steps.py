@@ -53,23 +53,8 @@ def apply_steps(trace: Trace, steps: Sequence[Mapping[str, Any]], *, data_dir: s
     cuts_s = catalog.fixed_cuts(trace)
     for i, step in enumerate(steps):
         where = f"trace.steps[{i}]"
-        if not isinstance(step, Mapping) or not isinstance(step.get("name"), str):
-            raise TraceError(file=where, value=step, expected=f"{{name: STEP, argument: value}}, STEP {_known()}")
-        name = step["name"]
-        if name not in STEPS:
-            raise TraceError(file=where, column="name", value=name, expected=f"{_known()}{nearest(name, STEPS)}")
-        given = {str(k): v for k, v in step.items() if k != "name" and v is not None}
+        name, given = _checked(step, where)
         act = STEPS[name]
-        takes = arguments(name)
-        for key, value in given.items():
-            if key not in takes:
-                expected = f"an argument of {name}: {', '.join(takes)}{nearest(key, takes)}"
-                raise TraceError(file=where, column=key, value=value, expected=expected)
-            if isinstance(takes[key].default, bool) and not isinstance(value, bool):
-                raise TraceError(file=where, column=key, value=value, expected="true or false")
-        for key, parameter in takes.items():
-            if parameter.default is inspect.Parameter.empty and key not in given:
-                raise TraceError(file=where, column=key, expected=f"a value, which {name} needs")
         before = trace
         parameters = inspect.signature(act).parameters
         if "cuts_s" in parameters:
@@ -90,6 +75,27 @@ def apply_steps(trace: Trace, steps: Sequence[Mapping[str, Any]], *, data_dir: s
         if cuts_s is not None and name in _CLOCK:
             cuts_s = _CLOCK[name](before, cuts_s, given)
     return Stepped(trace, cuts_s)
+
+
+def _checked(step: Any, where: str) -> tuple[str, dict[str, Any]]:
+    """Name and arguments of a step, all of them known."""
+    if not isinstance(step, Mapping) or not isinstance(step.get("name"), str):
+        raise TraceError(file=where, value=step, expected=f"{{name: STEP, argument: value}}, STEP {_known()}")
+    name = step["name"]
+    if name not in STEPS:
+        raise TraceError(file=where, column="name", value=name, expected=f"{_known()}{nearest(name, STEPS)}")
+    given = {str(k): v for k, v in step.items() if k != "name" and v is not None}
+    takes = arguments(name)
+    for key, value in given.items():
+        if key not in takes:
+            expected = f"an argument of {name}: {', '.join(takes)}{nearest(key, takes)}"
+            raise TraceError(file=where, column=key, value=value, expected=expected)
+        if isinstance(takes[key].default, bool) and not isinstance(value, bool):
+            raise TraceError(file=where, column=key, value=value, expected="true or false")
+    for key, parameter in takes.items():
+        if parameter.default is inspect.Parameter.empty and key not in given:
+            raise TraceError(file=where, column=key, expected=f"a value, which {name} needs")
+    return name, given
 
 
 def arguments(name: str) -> dict[str, inspect.Parameter]:
