@@ -112,20 +112,20 @@ def _mooncake(name: str, path: str, *oddities: str, **more: Any) -> Entry:
     )
 
 
-def _burstgpt(name: str, months: str) -> Entry:
+def _burstgpt(name: str, release: str, what: str) -> Entry:
     file = f"BurstGPT_{name}.csv"
     return Entry(
         name=f"burstgpt_{name}",
         format="burstgpt",
         files=_endings(f"traces/burstgpt/{file}"),
-        source=f"HPMLL/BurstGPT : release v1.1, {file}",
-        url=f"https://github.com/HPMLL/BurstGPT/releases/download/v1.1/{file}",
+        source=f"HPMLL/BurstGPT : release {release}, {file}",
+        url=f"https://github.com/HPMLL/BurstGPT/releases/download/{release}/{file}",
         saved_as=f"traces/burstgpt/{file}",
         licence="CC-BY-4.0",
         citation="Wang et al., BurstGPT: A Real-World Workload Dataset to Optimize LLM Serving Systems, KDD 2025",
         sha256={},
         oddities=(
-            f"{months} of campus use of ChatGPT and GPT-4: under one request a second, so loads compress it much",
+            f"{what} of campus use of ChatGPT and GPT-4: under one request a second, so loads compress it much",
             "stamps of whole seconds",
             "failures have no output: left out here and counted",
             "no prefix information",
@@ -291,8 +291,9 @@ _ALL = (
         cuts_s=None,
         options={"zero_output": "one"},
     ),
-    _burstgpt("1", "two months"),
-    _burstgpt("2", "two more months"),
+    _burstgpt("1", "v1.1", "two months"),
+    _burstgpt("2", "v1.1", "two more months"),
+    _burstgpt("3", "v2.0", "months with session ids and service times"),
     _bailian("traceA", "to consumers: a chat service"),
     _bailian("traceB", "to businesses: calls of an API"),
     _bailian("coder", "a coding model"),
@@ -341,6 +342,4 @@ _ALL = (
     ),
 )
 
-ENTRIES: dict[str, Entry] = {
-    entry.name: entry for entry in _ALL if entry.format in ("pdgym", "azure", "mooncake", "agentic")
-}
+ENTRIES: dict[str, Entry] = {entry.name: entry for entry in _ALL}
