@@ -10,7 +10,7 @@ from traces.arrivals.law import ArrivalLaw, Floats
 from traces.describe import dispersion
 
 REPORTED_S = (1.0, 10.0, 60.0)
-_SIMULATED = 80_000  # arrivals drawn to find a law's dispersion
+_SIMULATED = 300_000  # arrivals drawn to find a law's dispersion
 
 
 def dispersion_curve(arrivals_s: Floats, duration_s: float, scales_s: Iterable[float]) -> dict[float, float]:
@@ -53,7 +53,7 @@ def mean_dispersion(
     law: ArrivalLaw, scales_s: Floats, duration_s: float, rate_per_s: float, rng: np.random.Generator
 ) -> Floats:
     """Index of dispersion by interval length: the mean over drawn windows of one duration."""
-    windows = int(np.clip(_SIMULATED / (rate_per_s * duration_s), 20, 100))
+    windows = int(np.clip(_SIMULATED / (rate_per_s * duration_s), 20, 150))
     return np.asarray(np.nanmean(drawn_curves(law, scales_s, duration_s, rng, windows), axis=0))
 
 

@@ -81,7 +81,7 @@ class Diurnal:
         arrivals = np.minimum(self.operational_s(arrivals_s), end)
         parts = self.steady.log_densities(arrivals, end)
         stamps = np.unique(arrivals_s) if parts.size <= len(arrivals_s) else arrivals_s  # batches have one part each
-        return parts + np.append(np.log(self.factor(stamps)), 0.0)
+        return np.asarray(parts + np.append(np.log(self.factor(stamps)), 0.0))
 
     def log_likelihood(self, arrivals_s: Floats, duration_s: float) -> float:
         """See :class:`traces.arrivals.law.ArrivalLaw`."""

@@ -157,7 +157,7 @@ def _nearest(laws: Mapping[str, ArrivalLaw], data: Stretches, seed: int) -> str:
     order = {}
     for name, law in laws.items():
         uneven = stats.kstest(data.residuals(law), "uniform").pvalue < _LEVEL
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng([seed, 1])  # not the draws that a law was matched with
         drawn = mean_dispersion(law, scales, span, data.train_s.size / span, rng)
         order[name] = (bool(uneven), log_miss(drawn, target))
     return min(order, key=lambda name: order[name])

@@ -25,7 +25,7 @@ STEPS = 150
 TOLERANCE = 1e-5  # nats a gap and EM step
 _SHAPES = (0.05, 500.0)  # sharper spikes than 4 % would fit single gaps
 _RUN = 60  # gaps over which the first guess of the regimes looks
-_SLOWER = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+_SLOWER = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0)
 
 
 @dataclass(frozen=True, slots=True)

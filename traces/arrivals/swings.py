@@ -71,9 +71,9 @@ def joint(swings: Sequence[Swing]) -> tuple[Floats, Floats]:
     switch: Floats = np.zeros((1, 1))
     for swing in swings:
         up, down = swing.leave_per_s
-        factors = np.kron(factors, swing.levels)
+        factors = np.asarray(np.kron(factors, swing.levels), np.float64)
         own = np.array([[-up, up], [down, -down]])
-        switch = np.kron(switch, np.eye(2)) + np.kron(np.eye(switch.shape[0]), own)
+        switch = np.asarray(np.kron(switch, np.eye(2)) + np.kron(np.eye(switch.shape[0]), own), np.float64)
     return factors, switch
 
 
