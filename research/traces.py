@@ -5,6 +5,8 @@ python -m research.traces action=fetch trace=azure_conv [mirror=URL]
 python -m research.traces action=describe trace=mooncake_conversation out=DIR
 python -m research.traces action=describe trace.path=my.csv trace.format=table trace.options.context=grows
 python -m research.traces action=hash path=prompts.jsonl tokenizer=tokenizer.json out=DIR
+python -m research.traces action=fit trace=azure_conv [zone=train] out=DIR
+python -m research.traces action=generate path=DIR/fit.yaml duration_s=3600 [rate_per_s=8] [requests=N] out=DIR
 python -m research.traces action=default out=DIR [refit=true]
 """
 
@@ -28,6 +30,8 @@ ACTIONS = {
     "describe": "describing",
     "convert": "converting",
     "hash": "hashing",
+    "fit": "fitting",
+    "generate": "generating",
     "default": "default",
 }
 """Action -> module of research.trace_actions, loaded when asked for."""
@@ -44,6 +48,8 @@ EXAMPLES = (
     "action=describe trace=azure_conv 'trace.steps=[{name: thin, keep: 0.5}]' zone=test",
     "action=convert trace=azure_conv 'trace.steps=[{name: rate, factor: 2}]' csv=true out=DIR",
     "action=hash path=prompts.jsonl tokenizer=tokenizer.json out=DIR",
+    "action=fit trace=azure_conv out=DIR",
+    "action=generate path=DIR/fit.yaml duration_s=3600 rate_per_s=8 out=DIR",
     "action=default out=DIR",
 )
 

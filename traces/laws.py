@@ -61,6 +61,16 @@ class Copula:
         row, column = cell // grid.shape[1], cell % grid.shape[1]
         return (row + rng.random(n)) / grid.shape[0], (column + rng.random(n)) / grid.shape[1]
 
+    def given(self, first: Floats, rng: np.random.Generator) -> Floats:
+        """One probability of the second member for each probability of the first."""
+        grid = np.asarray(self.counts, np.float64)
+        share = np.cumsum(grid, axis=1)
+        row = np.minimum((first * grid.shape[0]).astype(np.int64), grid.shape[0] - 1)
+        # Rows stand one after the other on a line, each with its cumulated shares: one search finds every cell.
+        line = (share / share[:, -1:] + np.arange(grid.shape[0])[:, None]).ravel()
+        cell = np.searchsorted(line, row + rng.random(first.size), side="right") - row * grid.shape[1]
+        return np.asarray((cell.clip(0, grid.shape[1] - 1) + rng.random(first.size)) / grid.shape[1])
+
 
 def _ranks(values: NDArray[Any]) -> NDArray[np.int64]:
     ranks = np.empty(values.size, np.int64)
