@@ -69,7 +69,7 @@ def find_file(entry: Entry, data_dir: str | Path | None = None) -> Path:
             return folder / file
     how = f"get {entry.source} (licence {entry.licence}) and put it there"
     if entry.url:
-        how = f"python -m research.traces action=fetch trace={entry.name} gets {entry.source} (licence {entry.licence})"
+        how = f"python -m research.traces action=fetch trace={entry.name} does that, or {how}"
     if entry.shipped:
         how = "make it again with: python -m research.traces action=default"
     setting = "" if entry.shipped else "; the folder is set by data_dir or $PDGYM_DATA"
