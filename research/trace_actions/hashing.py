@@ -59,6 +59,8 @@ def run(config: DictConfig, out: Path) -> dict[str, Any]:
     head = {
         "version": VERSION,
         "block_tokens": block,
+        "kind": "prefix",
+        "covers": "prompt and output",
         "tokenizer": Path(tokenizer.name).name,
         "tokens": tokenizer.note,
         "salt_id": salt.id,

@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 
 from research.traces import main
+from traces import load_trace
 from traces.errors import TraceError
 from traces.hashing import block_hashes, get_salt
 from traces.tokens import load_tokenizer
@@ -235,3 +236,16 @@ def test_settings_that_are_wrong_are_told(tmp_path: Path, capsys: pytest.Capture
     ):
         assert main(["action=hash", f"salt={tmp_path / 'salt'}", f"out={tmp_path / 'out'}", *words]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_the_table_reader_takes_it(tmp_path: Path) -> None:
+    trace = load_trace(run(tmp_path) / "hashed.parquet", format="table")
+    chains = [trace.chain(row).tolist() for row in range(3)]
+    assert trace.prefix_block_tokens == 16
+    assert [len(chain) for chain in chains] == [len(chain) for chain in hashes(tmp_path / "out")]
+    assert chains[2][: len(chains[0])] == chains[0]
+    assert trace.frame["turn"].to_list() == [1, 1, 2]
+    long = [{"timestamp": k, "prompt": "one two three", "output": "x y z " * 99} for k in range(2)]
+    again = load_trace(run(tmp_path, "long", long) / "hashed.parquet", format="table")
+    assert again.chain(0).tolist() == again.chain(1).tolist() != []
+    assert any("2 go on into their answer" in note for note in again.provenance)

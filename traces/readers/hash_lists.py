@@ -22,6 +22,7 @@ from traces.readers.log import Log
 KEY = "pdgym.hash"
 VERSION = 1
 KINDS = ("prefix", "block")
+ANSWERS = "prompt and output"
 _EXAMPLE = "block hashes, whole numbers below 2**64 such as [12, 34] or 12 34"
 
 
@@ -32,10 +33,12 @@ class Hashing:
     Attributes:
         block_tokens: tokens of a block.
         kind: ``prefix`` or ``block``.
+        answers: whether a list goes on into the answer, as far as that is known.
     """
 
     block_tokens: int
     kind: str
+    answers: bool = False
 
 
 def hashing(log: Log, block_tokens: int | None, kind: str | None) -> Hashing:
@@ -78,7 +81,7 @@ def _metadata(log: Log) -> Hashing | None:
         raise log.source.error("JSON with version and block_tokens", column=KEY, value=text) from error
     if version != VERSION or type(block) is not int or block < 1 or kind not in KINDS:
         raise log.source.error(f"version {VERSION}, block_tokens of 1 or more, a known kind", column=KEY, value=text)
-    return Hashing(block, kind)
+    return Hashing(block, kind, head.get("covers") == ANSWERS)
 
 
 def read_hashes(piece: Table, name: str) -> pl.Series:
@@ -119,7 +122,12 @@ class PromptChains:
 
 
 def prompt_chains(
-    log: Log, lists: pl.Series, prompt_tokens: NDArray[np.int64], made: Hashing, name: str
+    log: Log,
+    lists: pl.Series,
+    prompt_tokens: NDArray[np.int64],
+    output_tokens: NDArray[np.int64],
+    made: Hashing,
+    name: str,
 ) -> PromptChains:
     """Chains from lists of hashes, in the order of the file.
 
@@ -127,6 +135,7 @@ def prompt_chains(
         log: the table, for errors.
         lists: (n,) as :func:`read_hashes` gives them.
         prompt_tokens: (n,) prompt lengths.
+        output_tokens: (n,) output lengths.
         made: how the hashes were made.
         name: column of the file.
 
@@ -137,25 +146,28 @@ def prompt_chains(
     np.cumsum(lists.list.len().fill_null(0).to_numpy(), out=offsets[1:])
     hashes = lists.filter(lists.list.len() > 0).explode().cast(pl.Int64).to_numpy()
     full = prompt_tokens // made.block_tokens
+    most = (prompt_tokens + output_tokens) // made.block_tokens if made.answers else full
     given = np.diff(offsets)
     unknown = lists.is_null().to_numpy()
-    bad = ~unknown & ((given < full) | (given > full + 1))
+    bad = ~unknown & ((given < full) | (given > most + 1))
     if bad.any():
         at = int(np.argmax(bad))
-        few = int(full[at])
+        few, many = int(full[at]), int(most[at]) + 1
         expected = (
-            f"{few} or {few + 1} hashes: one for each block of {made.block_tokens} of {prompt_tokens[at]} tokens "
-            f"(here are {given[at]})"
+            f"{few} {'or' if many == few + 1 else 'to'} {many} hashes: one for each block of {made.block_tokens} of "
+            f"{prompt_tokens[at]} tokens (here are {given[at]})"
         )
         raise log.error(expected, at, name)
-    partial = int((given > full).sum())
-    offsets, hashes = chains.cut(offsets, hashes, full)
+    partial = int((given > most).sum())
+    offsets, hashes = chains.cut(offsets, hashes, most)
     if made.kind == "block":
         ids = chains.prefix_ids(offsets, hashes)
     else:
         ids = _checked_prefixes(log, offsets, hashes, name)
     said = f"prefixes from {name}: {made.kind} hashes of {made.block_tokens} tokens"
     parts = [said, f"{partial} partial last blocks left out"]
+    if made.answers:
+        parts.append(f"{int((given > full).sum())} go on into their answer")
     if unknown.any():
         parts.append(f"{int(unknown.sum())} requests without hashes, whose prefixes are not known")
     return PromptChains(offsets, ids, ", ".join(parts))

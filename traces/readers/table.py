@@ -81,8 +81,8 @@ def read(
     named = rows["output_tokens"].alias(where["output_tokens"].name)
     keep, rows["output_tokens"], zero_note = zero_outputs(named, zero_output, log)
     if made is not None:
-        lists, prompt = rows.pop("hash_ids"), rows["prompt_tokens"].to_numpy().astype(np.int64)
-        prompts = hash_lists.prompt_chains(log, lists, prompt, made, where["hash_ids"].name)
+        prompt, output = (rows[name].to_numpy().astype(np.int64) for name in ("prompt_tokens", "output_tokens"))
+        prompts = hash_lists.prompt_chains(log, rows.pop("hash_ids"), prompt, output, made, where["hash_ids"].name)
 
     index = _take(rows, None, order.index)
     turns = None
