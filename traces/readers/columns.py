@@ -7,7 +7,6 @@ Large files come in pieces, each a :class:`Table`: see :mod:`traces.readers.log`
 
 from __future__ import annotations
 
-import csv
 import io
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -211,15 +210,11 @@ def _parse(piece: records.Piece, source: Source) -> pl.DataFrame:
 
 
 def _csv_error(source: Source, piece: records.Piece, error: Exception) -> Exception:
-    width = len(next(csv.reader([piece.header.decode("utf-8")])))
-    lines = piece.data.decode("utf-8").split("\n")
-    before = 0
-    reader = csv.reader(io.StringIO(piece.data.decode("utf-8"), newline=""))
-    for fields in reader:
-        if len(fields) > width:
-            shown = lines[before].strip()
-            return source.error(f"{width} fields, as in the header", row=piece.line + before, value=shown)
-        before = reader.line_num
+    width = records.fields(piece.header)
+    for line, record in piece.records():
+        if records.fields(record) > width:
+            shown = record.decode("utf-8").strip()
+            return source.error(f"{width} fields, as in the header", row=piece.line + line, value=shown)
     return source.error("comma-separated values with a header", row=piece.line, value=str(error).splitlines()[0])
 
 

@@ -101,7 +101,8 @@ def fields(log: Log, given: Mapping[str, str]) -> dict[str, Field]:
             found[column] = Field(chosen, unit_of(chosen) if column in _TIMES and chosen != column else None)
     for column in REQUIRED:
         if column not in found:
-            raise _missing(log, column, {field.name for field in found.values()})
+            others = [name for name in REQUIRED if name not in found and name != column]
+            raise _missing(log, column, {field.name for field in found.values()}, others)
     return found
 
 
@@ -129,19 +130,20 @@ def _words(name: str) -> list[str]:
     return re.findall(r"[a-z]+|[0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower())
 
 
-def _missing(log: Log, column: str, taken: set[str]) -> Exception:
-    """A question where several columns may be meant, else a hint."""
+def _missing(log: Log, column: str, taken: set[str], others: list[str]) -> Exception:
+    """A question where several columns may be meant, else a hint; ``others`` are missing as well."""
+    also = f"; also missing: {', '.join(others)}" if others else ""
     option = f"trace.options.columns.{column}"
     free = [name for name in log.columns if name not in taken]
     may_be = [name for name in free if _may_be(column, name)]
     if len(may_be) > 1:
-        expected = f"a word on which of {', '.join(may_be)} is meant: {option}=NAME ({_HINTS[column]})"
+        expected = f"a word on which of {', '.join(may_be)} is meant: {option}=NAME ({_HINTS[column]}){also}"
         return log.source.error(expected, column=column)
     hint = nearest(column, [name for name in free if max(REQUIRED, key=partial(_alike, name)) == column])
     if not hint and column == "arrival_s" and may_be:
         hint = f"; did you mean {may_be[0]!r}?"
     hint = hint or f" (found: {', '.join(log.columns[:12])})"
-    return log.source.error(f"this column to be present, or mapped with {option}=NAME{hint}", column=column)
+    return log.source.error(f"this column to be present, or mapped with {option}=NAME{hint}{also}", column=column)
 
 
 def _may_be(column: str, name: str) -> bool:
