@@ -240,6 +240,19 @@ def test_workers_with_names_are_numbered_in_natural_order(tmp_path: Path) -> Non
     assert "workers numbered in natural order, prefill first: p-2=0, p-10=1, d-2=2, d-10=3" in trace.provenance
 
 
+def test_minus_one_is_no_worker_among_names(tmp_path: Path) -> None:
+    trace = csv(tmp_path, ROUTES + "0,1,1,-1,d-2\n1,1,1,p,d-10\n")
+    assert trace.frame["prefill_worker"].to_list() == [-1, 0]
+    assert trace.frame["decode_worker"].to_list() == [1, 2]
+
+
+def test_every_column_that_a_trace_keeps_is_read(tmp_path: Path) -> None:
+    head = ROUTES.strip() + ",routed_after_s,order_key,local_chunk_tokens,logged_order\n"
+    trace = csv(tmp_path, head + "0,1,1,0,1,0.5,-2.5,512,0\n1,1,1,0,1,,,,1\n")
+    kept = trace.frame.select("routed_after_s", "order_key", "local_chunk_tokens", "logged_order").rows()
+    assert kept == [(0.5, -2.5, 512, 0), (None, None, None, 1)]
+
+
 def test_workers_with_numbers_keep_them(tmp_path: Path) -> None:
     trace = csv(tmp_path, ROUTES + "0,1,1,7,12\n1,1,1, 3 ,\n")
     assert trace.frame["prefill_worker"].to_list() == [7, 3]

@@ -19,7 +19,7 @@ from traces.readers.stamps import StampColumn, Stamps
 from traces.readers.turns import SessionColumn
 from traces.readers.workers import ROLES, number_workers
 
-_DURATIONS = ("e2e_s", "ttft_s", "tpot_s", "think_s", "cancel_after_s")
+_DURATIONS = ("e2e_s", "ttft_s", "tpot_s", "think_s", "cancel_after_s", "routed_after_s")
 _MAX_WORKER = 2**62
 
 
@@ -64,7 +64,7 @@ def read_inputs(log: Log, where: Mapping[str, Field], arrival_unit: str, latency
         elif column == "hash_ids":
             plan[column] = partial(hash_lists.read_hashes, name=field.name)
         elif column not in plan:
-            plan[column] = partial(_whole, name=field.name, column=BY_NAME[column])
+            plan[column] = partial(_number, name=field.name, column=BY_NAME[column])
     rows = log.gather([field.name for field in where.values()], plan)
 
     found = stamps.arrivals(log, rows["arrival_s"], arrival, where["arrival_s"])
@@ -93,11 +93,16 @@ def _meaning(column: str) -> str:
     return BY_NAME[column].meaning if column in BY_NAME else ""
 
 
-def _whole(piece: Table, name: str, column: Column) -> pl.Series:
-    if column.high == MAX_TOKENS:  # half the memory, until the trace is built
-        low, meaning = (0, "tokens") if column.name == "output_tokens" else (int(column.low or 0), column.meaning)
-        return piece.whole(name, low, MAX_TOKENS, meaning, null=column.nullable).cast(pl.Int32)
-    return piece.whole(name, int(column.low or 0), int(column.high or 0), column.meaning, null=column.nullable)
+def _number(piece: Table, name: str, column: Column) -> pl.Series:
+    low, high = column.low or 0, column.high or 0
+    if column.dtype == pl.Float64:
+        return piece.number(name, low, high, column.meaning, null=column.nullable)
+    if column.name == "output_tokens":
+        low, meaning = 0, "tokens"
+    else:
+        meaning = column.meaning
+    values = piece.whole(name, int(low), int(high), meaning, null=column.nullable)
+    return values.cast(pl.Int32) if column.high == MAX_TOKENS else values  # half the memory, until the trace is built
 
 
 def _text(column: str, name: str) -> Callable[[Table], pl.Series]:

@@ -23,7 +23,7 @@ EXTRA = ("end_s", "e2e_s", "hash_ids")
 
 INPUTS = (*(column.name for column in COLUMNS), *EXTRA)
 _ALSO = {"end_s": ("finish_s",)}
-_TIMES = ("arrival_s", "end_s", "e2e_s", "ttft_s", "tpot_s", "think_s", "cancel_after_s")
+_TIMES = ("arrival_s", "end_s", "e2e_s", "ttft_s", "tpot_s", "think_s", "cancel_after_s", "routed_after_s")
 _UNITS = {
     "s": ("s", "sec", "secs", "seconds"),
     "ms": ("ms", "msec", "millis", "milliseconds"),

@@ -1,7 +1,7 @@
 """Logged routes: workers by number, or by name (pods), which become numbers.
 
 Names are numbered from 0 in natural order (``pod-2`` before ``pod-10``): those that prefill first, then those that
-only decode, as ``NpMd`` clusters number theirs. A worker that does both has one number.
+only decode, as ``NpMd`` clusters number theirs. A worker that does both has one number; -1 is none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from traces.check import BY_NAME
 from traces.readers.log import Labels, Log
 
 ROLES = ("prefill_worker", "decode_worker")
-_WHOLE = re.compile(r"[+-]?[0-9]+")
+_NONE = "-1"
+_WHOLE = re.compile(r"[+-]?[0-9]{1,30}")
 
 
 def number_workers(
@@ -34,16 +35,17 @@ def number_workers(
     """
     named = False
     for role, label in labels.items():
-        whole = [bool(_WHOLE.fullmatch(text)) for text in label.number]
-        named |= not all(whole)
+        whole = [bool(_WHOLE.fullmatch(text)) for text in label.number if text != _NONE]
         if any(whole) and not all(whole):
-            _refuse(log, found[role], whole, names[role], "worker numbers or worker names throughout")
+            fine = [bool(_WHOLE.fullmatch(text)) for text in label.number]
+            _refuse(log, found[role], fine, names[role], "worker numbers or worker names throughout")
+        named |= not all(whole)
     if named:
-        numbers: dict[str, int] = {}
+        numbers = {_NONE: -1}
         for label in labels.values():
             for text in sorted(label.number, key=natural):
-                numbers.setdefault(text, len(numbers))
-        mapping = ", ".join(f"{text}={number}" for text, number in numbers.items())
+                numbers.setdefault(text, len(numbers) - 1)
+        mapping = ", ".join(f"{text}={number}" for text, number in numbers.items() if number >= 0)
         note = f"workers numbered in natural order, prefill first: {mapping}"
         return {
             role: _translate(found[role], [numbers[t] for t in label.number]) for role, label in labels.items()
@@ -61,7 +63,8 @@ def number_workers(
 
 def natural(text: str) -> list[tuple[int, int, str]]:
     """Sort key by which numbers in a name count as numbers."""
-    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", text) if part]
+    parts = re.split(r"([0-9]{1,30})", text)
+    return [(0, int(part), "") if part.isdecimal() and len(part) <= 30 else (1, 0, part) for part in parts if part]
 
 
 def _translate(labels: pl.Series, values: list[int]) -> pl.Series:
