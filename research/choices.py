@@ -145,7 +145,8 @@ def shown(value: Any) -> str:
         return "{" + ", ".join(f"{k}: {v}" for k, v in value) + "}"
     if isinstance(value, tuple):
         return "[" + ", ".join(map(shown, value)) + "]"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    short = f"{value:g}" if isinstance(value, float) else str(value)
+    return short if not isinstance(value, float) or float(short) == value else repr(value)
 
 
 def _worker_ids(given: Mapping[str, Any], where: str) -> tuple[tuple[str, Any], ...]:

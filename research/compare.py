@@ -256,6 +256,7 @@ def evaluate_command(study: Study, label: str) -> str:
     words = ["python", "-m", "research.evaluate", *study.trace.words()]
     words += [f"cluster={study.config['cluster']['name']}", f"slo={study.slo.name}", f"policy={choice.name}"]
     words += [f"policy.target={choice.target}"] if choice.target else []
+    words += ["no_shared_prefixes=true"] if study.no_shared_prefixes else []
     prefix = "policy.params." if choice.target else "policy."
     words += [f"{prefix}{name}={shown(value)}" for name, value in choice.params]
     return shlex.join(words)
