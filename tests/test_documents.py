@@ -18,7 +18,7 @@ from traces import TraceError, load_trace
 from traces.readers import registry
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 
 
 def printed_files(document: Path) -> dict[str, str]:
@@ -53,14 +53,14 @@ def test_the_policy_decides(my_lab: Path) -> None:
 
 
 def test_the_reader_reads(my_lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    form = lab_module("gateway_log").GATEWAY
+    form = lab_module("plain_log").FORMAT
     monkeypatch.setitem(registry.FORMATS, form.name, form)
-    log = my_lab / "day.gw"
+    log = my_lab / "day.plain"
     log.write_text("10.0 100 5\n10.5 200 7\n")
     assert load_trace(log).frame["arrival_s"].to_list() == [0.0, 0.5]
     log.write_text("10.0 100 5\n10.5 200\n")
     with pytest.raises(TraceError, match="row 2"):
-        load_trace(log, format="gateway")
+        load_trace(log, format="plain")
 
 
 def test_the_profile_loads(my_lab: Path) -> None:

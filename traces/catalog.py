@@ -67,13 +67,14 @@ def find_file(entry: Entry, data_dir: str | Path | None = None) -> Path:
     for file in entry.files:
         if any(path.is_file() for path in (folder / file, *(folder / file).parents)) or (folder / file).is_dir():
             return folder / file
-    how = f"get {entry.source} (licence {entry.licence}) and put it there"
-    if entry.url:
-        how = f"python -m research.traces action=fetch trace={entry.name} does that, or {how}"
     if entry.shipped:
-        how = "make it again with: python -m research.traces action=default"
-    setting = "" if entry.shipped else "; the folder is set by data_dir or $PDGYM_DATA"
-    raise TraceError(file=entry.name, expected=f"one of {', '.join(entry.files)} in {folder}: {how}{setting}")
+        raise TraceError(file=entry.name, expected="its file: python -m research.traces action=default makes it again")
+    fetch = f"python -m research.traces action=fetch trace={entry.name} gets it, or " if entry.url else ""
+    expected = (
+        f"{entry.files[0]} in the data folder {folder} (set by data_dir or $PDGYM_DATA): {fetch}get {entry.source} "
+        f"(licence {entry.licence}) and put it there"
+    )
+    raise TraceError(file=entry.name, expected=expected)
 
 
 def _load_entry(entry: Entry, data_dir: str | Path | None, options: Mapping[str, object]) -> Trace:

@@ -106,7 +106,7 @@ def test_an_absent_trace_says_where_it_was_looked_for(tmp_path):
     from traces.errors import TraceError
 
     config = compose_config("compare", ["trace=azure_conv", f"data_dir={tmp_path}"])
-    with pytest.raises(TraceError, match=r"azure_conv.*put it there.*PDGYM_DATA"):
+    with pytest.raises(TraceError, match=r"azure_conv.*PDGYM_DATA.*put it there"):
         study_from(config, "compare")
 
 
