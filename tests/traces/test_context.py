@@ -41,7 +41,15 @@ def test_turns_that_grow_share_the_whole_turn_before(tmp_path: Path) -> None:
     assert len(compacted) == 50 // 16
     assert not set(compacted) & {*first, *second, *third, *alone}
     assert any("2 later turns begin with the whole turn before" in note for note in trace.provenance)
-    assert any("1 are shorter" in note for note in trace.provenance)
+    assert any("1 are shorter than that prompt" in note for note in trace.provenance)
+
+
+def test_thinking_that_was_dropped_is_told_and_only_the_prompt_is_shared(tmp_path: Path) -> None:
+    log = "arrival_s,session,prompt_tokens,output_tokens\n0,a,40,100\n30,a,70,10\n"
+    trace = read(tmp_path, log, context="grows")
+    one, two = chains(trace)
+    assert (len(one), two[:2]) == (2, one)
+    assert any("1 grew by less than the output before" in note for note in trace.provenance)
 
 
 def test_order_in_the_file_and_block_size_are_the_users(tmp_path: Path) -> None:
