@@ -78,6 +78,8 @@ def _workers(cluster: ClusterSpec, prefix_tokens: int) -> tuple[NDArray[Any], ND
         row["max_batched_tokens"], row["max_num_seqs"] = w.max_batched_tokens, w.max_num_seqs
         row["prefill_share_permille"] = round(1000 * w.prefill_share)
         row["kv_bytes_per_token"] = kv.bytes_per_token
+        if w.profile.tables is not None:
+            raise ValueError(f"profile {w.profile.name!r} has tables, which the simulator does not run yet")
         row["law"] = law_record(w.profile.step)
         if row["total_blocks"] < 1:
             raise ValueError(f"worker {i} of {cluster.name!r} holds {tokens} KV tokens, less than one block of {block}")

@@ -12,7 +12,8 @@ from typing import Any
 
 from envs.hardware.errors import ProfileError
 from envs.hardware.profile import HandoverLaw, KvLaw, Profile, StepLaw
-from envs.hardware.schema import Count, Free, Number, Record, Text, Words, find_file, read_record, read_yaml
+from envs.hardware.schema import Count, Free, Many, Number, Record, Text, Words, find_file, read_record, read_yaml
+from envs.hardware.tables import StepTables
 
 PROFILE_DIR = Path(__file__).parent / "profiles"
 LINK_DIR = PROFILE_DIR / "links"
@@ -27,6 +28,19 @@ STEP = Record(
         "c_attn_s": Number("seconds per token * context token", high=1e-4),
         "c_seq_s": Number("seconds per decoding sequence", high=0.1),
         "c_kv_s": Number("seconds per KV token", high=1e-4),
+    }
+)
+TABLES = Record(
+    {
+        "tokens": Many(Count("tokens of a step", low=1)),
+        "w_s": Many(Number("seconds", high=60.0)),
+        "seqs": Many(Count("decoding sequences", low=1)),
+        "d0_s": Many(Number("seconds", high=10.0)),
+        "d1_s": Many(Number("seconds per KV token", high=1e-4)),
+        "c_attn_s": Number("seconds per token * context token", high=1e-4),
+        "a0_s": Number("seconds", high=10.0),
+        "h0_s": Number("seconds", high=10.0),
+        "h1_s": Number("seconds per decoding sequence", high=0.1),
     }
 )
 KV = Record(
@@ -46,10 +60,12 @@ PROFILE = Record(
         "engine_version": Text(),
         "precision": Text(),
         "step": STEP,
+        "tables": TABLES,
         "kv": KV,
         "source": Free(required=("kind", "name")),
         "fit": Free(),
-    }
+    },
+    optional=("tables",),
 )
 LINK = Record(
     {
@@ -100,7 +116,16 @@ def load_profile(name_or_path: str | Path) -> Profile:
         source=data["source"],
         fit=data["fit"],
         engine_version=data["engine_version"],
+        tables=_tables(path, data["tables"]) if "tables" in data else None,
     )
+
+
+def _tables(path: Path, data: Mapping[str, Any]) -> StepTables:
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+    try:
+        return StepTables(**values)
+    except ProfileError as error:
+        raise ProfileError(f"{path}: {error}") from None
 
 
 def load_handover(name_or_path: str | Path, gpus: int | None = None) -> HandoverLaw:

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from envs.hardware.tables import StepTables
+
 
 @dataclass(frozen=True, slots=True)
 class StepLaw:
@@ -82,7 +84,10 @@ class HandoverLaw:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One model on one GPU type with one tensor-parallel degree, engine and precision."""
+    """One model on one GPU type with one tensor-parallel degree, engine and precision.
+
+    ``tables``, where there are any, are the law of the simulated engine; ``step`` is then what policies predict with.
+    """
 
     name: str
     model: str
@@ -95,12 +100,21 @@ class Profile:
     source: Mapping[str, Any] = field(default_factory=dict)
     fit: Mapping[str, Any] = field(default_factory=dict)
     engine_version: str = ""
+    tables: StepTables | None = None
 
     @property
     def gpus(self) -> int:
         """GPUs that one worker of this profile occupies."""
         return self.tensor_parallel
 
+    def seconds(self, new: float, attn: float, seqs: float, kv: float) -> float:
+        """Time of a step by the law that the simulator uses: the tables, or the plane where there are none."""
+        return (self.tables or self.step).seconds(new, attn, seqs, kv)
+
     def with_step(self, step: StepLaw) -> Profile:
-        """The same worker under another step law."""
+        """The same worker under another plane."""
         return replace(self, step=step)
+
+    def with_tables(self, tables: StepTables | None) -> Profile:
+        """The same worker under other tables."""
+        return replace(self, tables=tables)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 import yaml  # type: ignore[import-untyped, unused-ignore]
+
+from envs.hardware.tables import StepTables
 
 WIDTH = 116
 
@@ -41,3 +44,14 @@ def to_yaml(record: Mapping[str, Any], command: str) -> str:
     """
     body = yaml.dump(dict(record), Dumper=_Dumper, sort_keys=False, width=WIDTH, allow_unicode=True)
     return f"# Written by: {command}\n{body}"
+
+
+def tables_record(tables: StepTables) -> dict[str, Any]:
+    """Tables as written into a profile (key ``tables``): knots as they are, times with five digits."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return [plain(item) for item in value]
+        return value if isinstance(value, int) else float(f"{value:.5g}")
+
+    return {field.name: plain(getattr(tables, field.name)) for field in fields(tables)}
