@@ -101,7 +101,10 @@ def _from_file(path: str, setting: str) -> Encode:
         raise TraceError(file=setting, value=path, expected=f"a Hugging Face tokenizer.json ({error})") from error
 
     def encode(text: str) -> Sequence[int]:
-        ids: list[int] = loaded.encode(text, add_special_tokens=False).ids
+        try:
+            ids: list[int] = loaded.encode(text, add_special_tokens=False).ids
+        except Exception as error:
+            raise _refused(path, setting, error) from error
         return ids
 
     return encode
@@ -116,7 +119,10 @@ def _from_module(module: str, name: str, spec: str, setting: str) -> Encode:
         raise TraceError(file=setting, value=spec, expected=f"a function {name!r} in {module}")
 
     def encode(text: str) -> Sequence[int]:
-        ids = function(text)
+        try:
+            ids = function(text)
+        except Exception as error:
+            raise _refused(spec, setting, error) from error
         try:
             ids = [int(i) for i in ids]
         except (TypeError, ValueError) as error:
@@ -127,6 +133,11 @@ def _from_module(module: str, name: str, spec: str, setting: str) -> Encode:
         return ids
 
     return encode
+
+
+def _refused(spec: str, setting: str, error: Exception) -> TraceError:
+    """A tokenizer failed; its own message may hold the text and is left out."""
+    return TraceError(file=setting, value=type(error).__name__, expected=f"{spec} to take every text")
 
 
 class Conversation:

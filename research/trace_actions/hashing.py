@@ -6,7 +6,6 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ KEYS: tuple[str, ...] = ("path", "tokenizer", "salt", "block_tokens", "rate_per_
 BLOCK_TOKENS = 16
 NAME = "hashed.parquet"
 METADATA_KEY = "pdgym.hash"
-_PIECE = 20_000  # requests held at a time
+_PIECE = 1_000_000  # blocks held at a time; a request counts as one more
 _OTHERS = {
     "session": "Int64",
     "tenant": "String",
@@ -162,8 +161,7 @@ def _write(
     """Hash everything and write the table; the figures of the summary."""
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
         parts = _Parts(Path(folder))
-        rows = log.rows(tick)
-        while piece := list(islice(rows, _PIECE)):
+        for piece in _pieces(log.rows(tick)):
             parts.add(piece)
         arrival, notes = _arrivals(parts, log.source, rate, seed)
         distinct = parts.join(arrival, path, head)
