@@ -168,6 +168,19 @@ def _write(
     return {**parts.sums, "distinct_blocks": distinct, "notes": notes}
 
 
+def _pieces(rows: Iterator[Prompt]) -> Iterator[list[Prompt]]:
+    piece: list[Prompt] = []
+    held = 0
+    for row in rows:
+        piece.append(row)
+        held += 1 + len(row.hash_ids)
+        if held >= _PIECE:
+            yield piece
+            piece, held = [], 0
+    if piece:
+        yield piece
+
+
 def _arrivals(parts: _Parts, source: Source, rate: float | None, seed: int) -> tuple[NDArray[np.float64], list[str]]:
     """(n,) seconds from the start, as recorded or drawn, and what was done."""
     import numpy as np
