@@ -117,7 +117,7 @@ def summarise(study: Study, done: Conducted) -> dict[str, Any]:
         "winners": summary.winners(done.cells, study.slo.name, unranked),
         "robustness": robustness(study, done, unranked),
     }
-    out["words"] = [*words.say(out), *ranking.prefix_words(trace, study.no_shared_prefixes, reasons)]
+    out["words"] = [*words.say(out), *ranking.prefix_words(study, trace, reasons)]
     out["cautions"] = cautions.cautions(study, out)
     out["provenance"] = provenance.of_study(study)
     out["config"] = study.config

@@ -1,26 +1,29 @@
 """Who is ranked on a trace, and who is not because the trace could not show what the policy does.
 
-A policy is *prefix-aware* if it declares a signal that is worth something only through a prefix cache: the prefix
-matches themselves, or a session and the workers of its last turn (a later turn goes where the earlier ones are cached).
-On a trace without prefix chains nothing is ever found in a cache, whether it has sessions or not: such a policy pays
-for affinity and gets nothing, so its place says nothing about it.
+On a trace without prefix chains nothing is ever found in a cache, whether it has sessions or not. A policy that decides
+by *affinity*, for a session or its turns, is then no longer what it is: it pays for going where earlier turns are
+cached, and gets nothing. Such policies are not ranked. A policy that reads prefix matches among other signals
+(``cached_tokens``) is ranked, since it sees that there are none; what caches would give it is not in the figures, and
+that is said.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from research.study import Study
     from traces import Trace
 
-PREFIX_SIGNALS = ("cached_tokens", "session", "turn", "since_last_turn_s", "last_prefill", "last_decode")
-"""Fields of a router's view that help through cached prefixes alone."""
+SESSION_SIGNALS = ("session", "turn", "since_last_turn_s")
+"""Fields of a request by which a rule keeps a session together."""
+LAST_WORKERS = ("last_prefill", "last_decode")
+"""Where the session's last turn was served: empty fields, and so no affinity, without sessions."""
+MATCHES = "cached_tokens"
 
 NOT_RANKED = "prefix-aware policies are not ranked on this trace"
 REPLAYS = "replays the routes that the trace recorded"
-UNDECLARED = "declares no needs, so it is taken to read prefix matches"
 
 
 def has_prefixes(trace: Trace) -> bool:
@@ -35,10 +38,10 @@ def declared_needs(policy: Any) -> tuple[str, ...] | None:
     return None if needs is None else tuple(needs)
 
 
-def prefix_signals(policy: Any) -> tuple[str, ...] | None:
-    """The prefix signals that a policy declares; None for one that declares nothing."""
-    needs = declared_needs(policy)
-    return None if needs is None else tuple(name for name in PREFIX_SIGNALS if name in needs)
+def affinity_signals(policy: Any, sessions: bool) -> tuple[str, ...]:
+    """The affinity signals that a policy declares, of those that a trace with or without sessions fills."""
+    signals = SESSION_SIGNALS + (LAST_WORKERS if sessions else ())
+    return tuple(name for name in signals if name in (declared_needs(policy) or ()))
 
 
 def unranked(study: Study, trace: Trace) -> dict[str, str]:
@@ -48,38 +51,35 @@ def unranked(study: Study, trace: Trace) -> dict[str, str]:
     for choice in study.entrants:
         if choice.replays:
             out[choice.label] = REPLAYS
-        elif blind:
-            signals = prefix_signals(choice.build())
-            if signals is None:
-                out[choice.label] = UNDECLARED
-            elif signals:
-                out[choice.label] = f"reads {', '.join(signals)}"
+        elif blind and (signals := affinity_signals(choice.build(), trace.n_sessions > 0)):
+            out[choice.label] = f"decides by {', '.join(signals)}"
     return out
 
 
-def prefix_words(trace: Trace, told: bool, reasons: Mapping[str, str]) -> list[str]:
-    """What is to be said where a trace has no prefix information.
-
-    Args:
-        trace: the trace.
-        told: the user knows that its requests share no prefixes.
-        reasons: of :func:`unranked`.
-    """
+def prefix_words(study: Study, trace: Trace, reasons: Mapping[str, str]) -> list[str]:
+    """What is to be said where a trace has no prefix information; ``reasons`` are those of :func:`unranked`."""
     if has_prefixes(trace):
         return []
     sessions = " (it has sessions, but not what their turns share)" if trace.n_sessions else ""
-    if told:
-        return [
+    lines = []
+    if study.no_shared_prefixes:
+        lines.append(
             f"The trace has no prefix information{sessions}: prefix-aware policies are ranked as told "
             "(no_shared_prefixes=true), which is right only if its requests share no prefixes."
-        ]
-    whom = ", ".join(label for label, reason in reasons.items() if reason != REPLAYS)
-    lines = [
-        f"{NOT_RANKED} ({whom or 'none of those compared here'}): it has no prefix information{sessions}, so what they "
-        "would gain from caches cannot be seen. If its requests share none, no_shared_prefixes=true ranks them."
-    ]
-    if assumed := [label for label, reason in reasons.items() if reason == UNDECLARED]:
+        )
+    else:
+        whom = _names([label for label, reason in reasons.items() if reason != REPLAYS])
+        lines.append(f"{NOT_RANKED} ({whom or 'none of those compared here'}): it has no prefix information{sessions}.")
+    needs = {c.label: declared_needs(c.build()) for c in study.entrants if not c.replays and c.label not in reasons}
+    if readers := _names([label for label, names in needs.items() if MATCHES in (names or ())]):
+        lines.append(f"What prefix caches would give to {readers} is not in these figures.")
+    if silent := _names([label for label, names in needs.items() if names is None]):
         lines.append(
-            f"{', '.join(assumed)} {UNDECLARED}: an attribute needs (a tuple of the fields it reads) says otherwise."
+            f"{silent}: declares no needs, so whether its place depends on prefixes is not known (an attribute needs, "
+            "a tuple of the fields that it reads, says so)."
         )
     return lines
+
+
+def _names(labels: Sequence[str]) -> str:
+    return ", ".join(labels)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from research.choices import PolicyChoice
 from research.evidence import cautions, ranking, summary, words
 from research.evidence.summary import Cell
 
@@ -66,7 +67,7 @@ def study_summary(
         for p, g in goodputs.items()
     ]
     off = [cell(p, g * 0.97, 1.0, 10.0, 0.2, windows, spread) for p, g in goodputs.items()]
-    reasons = {} if prefixes else {p: "reads session, turn" for p in goodputs if p == "ppd"}
+    reasons = {} if prefixes else {p: "decides by session, turn" for p in goodputs if p == "ppd"}
     unranked = list(reasons)
     best = summary.winners(off, "tight", unranked)[0]
     out: dict[str, Any] = {
@@ -140,6 +141,9 @@ def study_summary(
         },
     }
     trace: Any = SimpleNamespace(prefix_block_tokens=16 if prefixes else 0, n_sessions=0)
-    out["words"] = [*words.say(out), *ranking.prefix_words(trace, False, reasons)]
+    study: Any = SimpleNamespace(
+        entrants=[PolicyChoice.parse(p, "policies") for p in goodputs], no_shared_prefixes=False
+    )
+    out["words"] = [*words.say(out), *ranking.prefix_words(study, trace, reasons)]
     out["cautions"] = cautions.short_windows(out)
     return out

@@ -19,7 +19,6 @@ from tests.research.studies import cell, study_summary
 
 HEADER = "arrival_s,session,prompt_tokens,output_tokens\n"
 TABLE = HEADER + "".join(f"{i},{i // 3},{100 + 80 * (i % 3)},5\n" for i in range(240))
-BLIND = {"random", "round_robin", "least_loaded"}
 
 
 def study(tmp_path, *given):
@@ -32,30 +31,33 @@ def reasons(made):
     return ranking.unranked(made, made.trace.load())
 
 
-def test_every_policy_that_declares_a_prefix_signal_is_prefix_aware():
-    aware = {name for name in registry.names() if ranking.prefix_signals(registry.load(name))}
-    assert aware == set(registry.names()) - BLIND
-    assert ranking.prefix_signals(registry.load("guard")) == ("cached_tokens",)
-    assert "turn" in ranking.prefix_signals(registry.load("ppd"))
+def said(made):
+    return ranking.prefix_words(made, made.trace.load(), reasons(made))
+
+
+def test_affinity_is_deciding_by_sessions_and_not_reading_matches():
+    by_session = {name for name in registry.names() if ranking.affinity_signals(registry.load(name), sessions=True)}
+    alone = {name for name in registry.names() if ranking.affinity_signals(registry.load(name), sessions=False)}
+    assert by_session == {"ppd", "always_local", "learned"}
+    assert alone == {"ppd"}  # where no session has a last turn, that field keeps nothing together
+    assert ranking.affinity_signals(registry.load("guard"), sessions=True) == ()
 
 
 def test_sessions_without_chains_are_no_prefix_information(tmp_path):
     made = study(tmp_path, "policies=[round_robin,ppd]")
     assert made.trace.load().n_sessions > 1
-    found = reasons(made)
-    assert set(found) == {"ppd", "guard"}
-    assert found["guard"] == "reads cached_tokens"
-    (line,) = ranking.prefix_words(made.trace.load(), False, found)
-    assert line.startswith(
-        "prefix-aware policies are not ranked on this trace (ppd, guard): it has no prefix information"
+    assert reasons(made) == {"ppd": "decides by session, turn, last_decode"}
+    not_ranked, not_in_figures = said(made)
+    assert not_ranked.startswith(
+        "prefix-aware policies are not ranked on this trace (ppd): it has no prefix information (it has sessions, "
     )
-    assert "it has sessions, but not what their turns share" in line
+    assert not_in_figures == "What prefix caches would give to guard is not in these figures."
 
 
 def test_chains_make_all_of_them_ranked(tmp_path):
     made = study(tmp_path, "policies=[round_robin,ppd]", "trace.options.context=grows")
     assert reasons(made) == {}
-    assert ranking.prefix_words(made.trace.load(), False, {}) == []
+    assert said(made) == []
 
 
 def test_who_knows_that_nothing_is_shared_may_say_so(tmp_path):
@@ -63,8 +65,7 @@ def test_who_knows_that_nothing_is_shared_may_say_so(tmp_path):
 
     made = study(tmp_path, "policies=[round_robin,ppd]", "no_shared_prefixes=true")
     assert reasons(made) == {}
-    (line,) = ranking.prefix_words(made.trace.load(), made.no_shared_prefixes, {})
-    assert "ranked as told (no_shared_prefixes=true)" in line
+    assert "ranked as told (no_shared_prefixes=true)" in said(made)[0]
     with pytest.raises(ResearchError, match=r"no_shared_prefixes=true: trace .* records which prefixes are shared"):
         study(tmp_path, "no_shared_prefixes=true", "trace.options.context=grows")
 
@@ -76,19 +77,16 @@ class Silent:
         return route(0, 2)
 
 
-class Blind(Silent):
-    needs = ("decode_requests",)
+class Keeping(Silent):
+    needs = ("session", "decode_requests")
 
 
-def test_an_object_that_declares_nothing_is_taken_to_be_prefix_aware_and_told_so(tmp_path):
+def test_an_object_that_declares_nothing_is_ranked_and_what_that_leaves_open_is_said(tmp_path):
     target = "tests.research.evidence.test_ranking"
-    custom = [f"{{name: custom, target: '{target}:{c}'}}" for c in ("Silent", "Blind")]
+    custom = [f"{{name: custom, target: '{target}:{c}'}}" for c in ("Silent", "Keeping")]
     made = study(tmp_path, f"policies=[round_robin,{','.join(custom)}]")
-    found = reasons(made)
-    assert set(found) == {"Silent", "guard"}
-    line, how = ranking.prefix_words(made.trace.load(), False, found)
-    assert "(Silent, guard)" in line
-    assert how.startswith("Silent declares no needs, so it is taken to read prefix matches: an attribute needs")
+    assert reasons(made) == {"Keeping": "decides by session"}
+    assert any(line.startswith("Silent: declares no needs, so whether its place") for line in said(made))
 
 
 def test_a_replay_is_not_ranked_on_any_trace():
