@@ -14,6 +14,7 @@ import pytest
 
 from tests.traces.samples import write
 from traces import Trace, TraceError, load_trace
+from traces.readers import table_chains
 
 
 def csv(tmp_path: Path, text: str, **options: Any) -> Trace:
@@ -227,6 +228,13 @@ def test_assumptions_that_nothing_would_use_are_refused(tmp_path: Path) -> None:
             ended(tmp_path, change=change, **options)
     with pytest.raises(TraceError, match="a session column"):
         csv(tmp_path, "arrival_s,prompt_tokens,output_tokens\n0,1,1\n", assumed_ttft_s=1.0, assumed_tpot_s=0.1)
+
+
+def test_contexts_that_grow_beyond_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_chains, "MOST_IDS", 3)
+    with pytest.raises(TraceError, match=r"at most 3 prefix blocks.*make 5.*prefix_block_tokens=32"):
+        ended(tmp_path, context="grows", change={"prompt_tokens": 16})
+    assert ended(tmp_path, context="grows", change={"prompt_tokens": 16}, prefix_block_tokens=32).n_prefix_ids == 0
 
 
 ROUTES = "arrival_s,prompt_tokens,output_tokens,prefill_worker,decode_worker\n"

@@ -225,11 +225,6 @@ def is_parquet(source: Source) -> bool:
     return b"\0" in source.head and source.data.endswith(PARQUET_MAGIC)
 
 
-def table(source: Source) -> Table:
-    """Parquet or CSV, whole."""
-    return parquet_table(source) if is_parquet(source) else csv_table(source)
-
-
 def parquet_table(source: Source, columns: Sequence[str] | None = None) -> Table:
     """A Parquet file as it is typed; all columns, or those named.
 

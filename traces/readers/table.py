@@ -105,7 +105,7 @@ def read(
     if prompts is not None and made is not None:
         chains = table_chains.recorded(prompts, made, index, rows, turns)
     else:
-        chains = table_chains.assumed(context, prefix_block_tokens, rows, turns)
+        chains = table_chains.assumed(source, context, prefix_block_tokens, rows, turns)
     used = {field.name for field in where.values()}
     ignored = [name for name in log.columns if name not in used]
     notes = (

@@ -18,6 +18,9 @@ from traces.source import Source
 from traces.transform import gather_chains
 
 CONTEXTS = ("unknown", "grows")
+MOST_IDS = 100_000_000
+"""Most prefix blocks that are made up for contexts that grow: they take about 5 GB while they are made."""
+
 _BLOCK_TOKENS = 16
 
 
@@ -89,8 +92,14 @@ def recorded(
     return Chains(offsets, ids, made.block_tokens, note)
 
 
-def assumed(context: str, block_tokens: int | None, rows: Mapping[str, pl.Series], turns: Turns | None) -> Chains:
-    """Chains of a table without hashes: none, or of contexts that grow."""
+def assumed(
+    source: Source, context: str, block_tokens: int | None, rows: Mapping[str, pl.Series], turns: Turns | None
+) -> Chains:
+    """Chains of a table without hashes: none, or of contexts that grow.
+
+    Raises:
+        TraceError: more than :data:`MOST_IDS` of them.
+    """
     if turns is None:
         return Chains(None, None, 0, None)
     if context == "unknown":
@@ -101,5 +110,12 @@ def assumed(context: str, block_tokens: int | None, rows: Mapping[str, pl.Series
         return Chains(None, None, 0, note)
     prompt, output = (rows[name].to_numpy().astype(np.int64) for name in ("prompt_tokens", "output_tokens"))
     block = block_tokens or _BLOCK_TOKENS
+    count = int((prompt // block).sum())
+    if count > MOST_IDS:
+        expected = (
+            f"at most {MOST_IDS:,} prefix blocks, but blocks of {block} tokens make {count:,}, more than memory may "
+            f"hold: trace.options.prefix_block_tokens={block * -(-count // MOST_IDS)} makes fewer"
+        )
+        raise source.error(expected, column="trace.options.context", value=context)
     growth = growing_chains(turns.session.astype(np.int64), turns.turn, prompt, output, block)
     return Chains(growth.offsets, growth.ids, block, growth.note)
