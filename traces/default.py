@@ -24,9 +24,11 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from traces.arrivals.gaps import Gaps, choose_gaps
 from traces.errors import TraceError
+from traces.generators.chains import longest, resolve
 from traces.laws import Copula, Quantiles
 from traces.trace import Trace
 
@@ -177,8 +179,12 @@ def default_trace(fit: DefaultFit, n_requests: int = REQUESTS, seed: int = SEED)
 
 
 def _chains(
-    session: Any, turns: Any, prompt: Any, total: Any, shared: int
-) -> tuple[np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[np.int64]]]:
+    session: NDArray[np.int64],
+    turns: NDArray[np.int64],
+    prompt: NDArray[np.int64],
+    total: NDArray[np.int64],
+    shared: int,
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """CSR chains: the shared system prompt's blocks, then blocks of the session's own.
 
     The last output of a session is not part of any later prompt, so its blocks are left out.
@@ -186,15 +192,13 @@ def _chains(
     last = np.cumsum(turns) - 1
     known = total.copy()
     known[last] = prompt[last]
-    blocks = known // BLOCK_TOKENS
-    offsets = np.r_[0, np.cumsum(blocks)]
-    n_shared = shared // BLOCK_TOKENS
-    begin = n_shared + np.r_[0, np.cumsum(blocks[last])[:-1]]  # room for the ids of each session
-    depth = np.arange(offsets[-1]) - np.repeat(offsets[:-1], blocks)
-    own = np.repeat(begin[session], blocks) + depth
-    # A session whose first prompt is shorter than the system prompt cannot hold it.
-    holds = np.repeat((prompt[np.cumsum(turns) - turns] >= shared)[session], blocks)
-    return offsets, np.where(holds & (depth < n_shared), depth, own)
+    length = known // BLOCK_TOKENS
+    # Text 0 is the system prompt; a session whose first prompt is shorter cannot hold it.
+    system = shared // BLOCK_TOKENS
+    cut = np.r_[0, np.where(prompt[last - turns + 1] >= shared, system, 0)]
+    extent = longest(session + 1, length, turns.size + 1)
+    extent[0] = system
+    return resolve(session + 1, length, np.r_[-1, np.zeros(turns.size, np.int64)], cut, extent)
 
 
 def write_fit(fit: DefaultFit, path: str | Path) -> None:

@@ -136,10 +136,10 @@ def known_law() -> SessionLaw:
         turns=Marginal.fit(np.arange(1, 40)),
         prompt_and_turns=Copula(((1,),)),
         stages=(
-            Stage(2, Marginal.fit(np.arange(150, 250)), Marginal.fit(np.arange(300, 500)), same(2.0, 2)),
-            Stage(9, Marginal.fit(np.arange(150, 250)), Marginal.fit(np.arange(300, 500)), same(8.0, 2)),
+            Stage(2, 0.5, Marginal.fit(np.arange(150, 250)), Marginal.fit(np.arange(300, 500)), same(2.0, 2)),
+            Stage(9, 0.8, Marginal.fit(np.arange(150, 250)), Marginal.fit(np.arange(300, 500)), same(8.0, 2)),
         ),
-        dependence=Dependence(diagonal(1.0), diagonal(0.3), diagonal(0.4), (0.0, 0.3, 0.0), 0.5),
+        dependence=Dependence(diagonal(1.0), diagonal(0.3), diagonal(0.4), (0.0, 0.3, 0.0)),
         dropped_share=0.2,
         dropped_growth=Marginal.fit(np.arange(20, 60)),
         edited_share=0.1,

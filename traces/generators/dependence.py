@@ -33,14 +33,12 @@ class Dependence:
         session: (k, k) covariances of the sessions' effects, a part of ``within``.
         carry: (k, k) what the rest of each score takes from those of the turn before.
         by_turns: (k,) what the effects gain with the normal score of the session's number of turns.
-        turns_centre: that score where they gain nothing: its mean over turns.
     """
 
     within: Rows
     session: Rows
     carry: Rows
     by_turns: tuple[float, ...]
-    turns_centre: float
 
     @classmethod
     def fit(cls, scores: Floats, session: Ints, follows: NDArray[np.bool_], turns: Floats) -> Dependence:
@@ -50,7 +48,8 @@ class Dependence:
             scores: (n, k) normal scores of turns, in order of (session, turn).
             session: (n,) their sessions.
             follows: (n,) the row before is the turn before.
-            turns: (n,) normal scores of the number of turns of their sessions.
+            turns: (n,) normal scores of the number of turns of their sessions, less their mean where ``scores`` have
+                theirs taken off (by stage).
         """
         k = scores.shape[1]
         z = scores - scores.mean(axis=0)
@@ -61,7 +60,7 @@ class Dependence:
         effect = _effects(z, session) if len(z) > _PAIRS else np.zeros((k, k))
         while np.linalg.eigvalsh(within - effect).min() < _LEAST and np.abs(effect).max() > 1e-3:
             effect = effect * 0.9
-        gain, centre = _gains(z, session, turns) if effect.any() else (np.zeros(k), 0.0)
+        gain = _gains(z, session, turns) if effect.any() else np.zeros(k)
         rest = within - effect
         carry = np.zeros((k, k))
         pair = np.flatnonzero(follows)
@@ -70,14 +69,14 @@ class Dependence:
             carry = np.linalg.solve(rest.T, lagged.T).T
         while _noise(rest, carry) is None:
             carry = carry * 0.9
-        return cls(_rows(within), _rows(effect), _rows(carry), _rows(gain[None])[0], round(centre, _DIGITS))
+        return cls(_rows(within), _rows(effect), _rows(carry), _rows(gain[None])[0])
 
     def start(self, fixed: Floats, which: int, turns: Floats, rng: np.random.Generator) -> tuple[Floats, Floats]:
         """(n, k) effects and rests of first turns, of which score ``which`` is (n,) ``fixed``.
 
         ``turns`` are the (n,) normal scores of the numbers of turns.
         """
-        shift = (turns - self.turns_centre)[:, None] * np.asarray(self.by_turns)
+        shift = turns[:, None] * np.asarray(self.by_turns)
         session = np.asarray(self.session)
         rest = np.asarray(self.within) - session
         spread = shift.T @ shift / len(shift) if len(shift) else np.zeros_like(session)
@@ -99,7 +98,7 @@ class Dependence:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for YAML."""
         matrices = {name: [list(row) for row in getattr(self, name)] for name in ("within", "session", "carry")}
-        return {**matrices, "by_turns": list(self.by_turns), "turns_centre": self.turns_centre}
+        return {**matrices, "by_turns": list(self.by_turns)}
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Dependence:
@@ -108,10 +107,10 @@ class Dependence:
         if any(m.shape != (3, 3) or not np.isfinite(m).all() for m in matrices):
             raise ValueError("three matrices of 3 by 3 numbers")
         gains = tuple(float(x) for x in raw["by_turns"])
-        if len(gains) != 3 or not np.isfinite([*gains, float(raw["turns_centre"])]).all():
-            raise ValueError("three gains by turns, and a centre")
+        if len(gains) != 3 or not np.isfinite(gains).all():
+            raise ValueError("three gains by turns")
         within, session, carry = map(_rows, matrices)
-        law = cls(within, session, carry, gains, float(raw["turns_centre"]))
+        law = cls(within, session, carry, gains)
         law.noise()
         return law
 
@@ -137,18 +136,17 @@ def _effects(z: Floats, session: Ints) -> Floats:
     return _positive((outer - inner) / each)
 
 
-def _gains(z: Floats, session: Ints, turns: Floats) -> tuple[Floats, float]:
-    """(k,) slopes of the sessions' means over the score of their number of turns, and its mean over turns."""
-    _, first, group = np.unique(session, return_index=True, return_inverse=True)
+def _gains(z: Floats, session: Ints, turns: Floats) -> Floats:
+    """(k,) slopes of the sessions' means over the score of their number of turns."""
+    _, group = np.unique(session, return_inverse=True)
     size = np.bincount(group).astype(np.float64)
-    mean = np.stack([np.bincount(group, weights=column) for column in z.T], axis=1) / size[:, None]
-    centre = float(turns.mean())
-    x = turns[first] - centre
+    mean, x = (
+        np.stack([np.bincount(group, weights=c) for c in m.T], axis=1) / size[:, None] for m in (z, turns[:, None])
+    )
     weight = size / (size + 5)  # a mean of few turns is a poor one
-    flat = x - np.average(x, weights=weight)
-    if not (weight * flat**2).sum():
-        return np.zeros(z.shape[1]), centre
-    return np.asarray((weight * flat) @ mean / (weight * flat**2).sum()), centre
+    flat = weight * (x[:, 0] - np.average(x[:, 0], weights=weight))
+    square = float(flat @ x[:, 0])
+    return np.asarray(flat @ mean / square) if square > 0 else np.zeros(z.shape[1])
 
 
 def _positive(matrix: Floats) -> Floats:

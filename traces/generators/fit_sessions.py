@@ -100,11 +100,13 @@ def fit_sessions(trace: Trace) -> SessionLaw | None:
     alone = trace.frame.filter(pl.col("session") < 0)["prompt_tokens"].to_numpy()
     prompts, most = (np.r_[part["prompt_tokens"].to_numpy(), alone] for part in (first, whole))
     turns = np.r_[whole["len"].to_numpy().astype(np.int64), np.ones(alone.size, np.int64)]
+    score = normal_scores(turns.astype(np.float64))[frame["session"].to_numpy()]
+    starts = _starts(frame["turn"].to_numpy())
     return SessionLaw(
         turns=Marginal.fit(turns),
         prompt_and_turns=Copula.fit(prompts, turns, cells(turns.size)),
-        stages=_stages(frame, kept if kept.height else frame),
-        dependence=_dependence(frame, turns),
+        stages=_stages(frame, kept if kept.height else frame, starts, score),
+        dependence=_dependence(frame, starts, score),
         dropped_share=_round(dropped.mean()),
         dropped_growth=_law((grows.filter(dropped)["prompt"] - grows.filter(dropped)["before"]).to_numpy()),
         edited_share=_round(edited.height / max(grows.height, 1)),
@@ -119,20 +121,25 @@ def cells(n: int) -> int:
     return int(np.clip(int(np.sqrt(n) / 4), 1, 12))
 
 
-def _stages(frame: pl.DataFrame, kept: pl.DataFrame) -> tuple[Stage, ...]:
-    """Turn numbers apart as long as each stage has enough turns."""
-    turn = frame["turn"].to_numpy()
+def _starts(turn: Ints) -> list[int]:
+    """First turns of the stages: turn numbers apart as long as each has enough turns."""
     starts = [2]
     for start in _STAGES[1:]:
         if (turn >= start).sum() >= _STAGE_TURNS and ((turn >= starts[-1]) & (turn < start)).sum() >= _STAGE_TURNS:
             starts.append(start)
+    return starts
+
+
+def _stages(frame: pl.DataFrame, kept: pl.DataFrame, starts: list[int], score: Floats) -> tuple[Stage, ...]:
     found = []
+    turn = frame["turn"].to_numpy()
     for low, high in zip(starts, [*starts[1:], np.inf], strict=True):
         part, growth = (f.filter((pl.col("turn") >= low) & (pl.col("turn") < high)) for f in (frame, kept))
         think = part["think"].drop_nulls()
         found.append(
             Stage(
                 low,
+                round(float(score[(turn >= low) & (turn < high)].mean()), 4),
                 Marginal.fit((growth if growth.height else kept)["new"].to_numpy()),
                 Marginal.fit(part["output"].to_numpy()),
                 Marginal.fit(think.to_numpy() if think.len() else np.zeros(1), THINK_DIGITS),
@@ -141,13 +148,17 @@ def _stages(frame: pl.DataFrame, kept: pl.DataFrame) -> tuple[Stage, ...]:
     return tuple(found)
 
 
-def _dependence(frame: pl.DataFrame, turns: Ints) -> Dependence:
-    columns = [frame["new"].to_numpy(), frame["output"].to_numpy(), frame["think"].fill_null(0.0).to_numpy()]
-    scores = np.stack([normal_scores(column.astype(np.float64)) for column in columns], axis=1)
-    session = frame["session"].to_numpy()
-    return Dependence.fit(
-        scores, session, frame["follows"].to_numpy(), normal_scores(turns.astype(np.float64))[session]
-    )
+def _dependence(frame: pl.DataFrame, starts: list[int], score: Floats) -> Dependence:
+    """Of scores within each stage, as each stage has tables of its own."""
+    stage = np.searchsorted(starts, frame["turn"].to_numpy(), side="right") - 1
+    scores, turns = np.empty((frame.height, 3)), np.empty(frame.height)
+    columns = [frame["new"], frame["output"], frame["think"].fill_null(0.0)]
+    for number in range(len(starts)):
+        at = np.flatnonzero(stage == number)
+        turns[at] = score[at] - score[at].mean()
+        for k, column in enumerate(columns):
+            scores[at, k] = normal_scores(column.to_numpy()[at].astype(np.float64))
+    return Dependence.fit(scores, frame["session"].to_numpy(), frame["follows"].to_numpy(), turns)
 
 
 def _compaction(frame: pl.DataFrame, shrinks: pl.Series, prompts: Ints, most: Ints) -> Compaction | None:

@@ -29,9 +29,14 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The laws of turns from ``first_turn`` on, up to the next stage."""
+    """The laws of turns from ``first_turn`` on, up to the next stage.
+
+    ``turns_score`` is the mean normal score of the number of turns of the sessions that get there: where the effect of
+    that number is nothing.
+    """
 
     first_turn: int
+    turns_score: float
     new_tokens: Marginal
     output_tokens: Marginal
     think_s: Marginal
@@ -94,6 +99,7 @@ class SessionLaw:
             "stages": [
                 {
                     "first_turn": s.first_turn,
+                    "turns_score": s.turns_score,
                     "new_tokens": s.new_tokens.to_dict(),
                     "output_tokens": s.output_tokens.to_dict(),
                     "think_s": s.think_s.to_dict(),
@@ -124,6 +130,7 @@ class SessionLaw:
         stages = tuple(
             Stage(
                 int(s["first_turn"]),
+                float(s["turns_score"]),
                 *(Marginal.from_dict(s[name]) for name in ("new_tokens", "output_tokens", "think_s")),
             )
             for s in raw["stages"]
@@ -211,6 +218,7 @@ def draw_turns(
     turns = law.turns.at(law.prompt_and_turns.given(ranks[0], rng)).astype(np.int64).clip(min=1)
     order = np.argsort(-turns, kind="stable")  # those that go on longest come first: the active ones are a slice
     left = np.searchsorted(-turns[order], -np.arange(2, turns.max() + 1), side="right")
+    gain = np.asarray(law.dependence.by_turns)
     noise, carry = law.dependence.noise(), np.asarray(law.dependence.carry)
     known = (special.ndtri(u[order].clip(1e-9, 1 - 1e-9)) for u in (ranks[1], law.turns.rank(turns)))
     effect, rest = law.dependence.start(next(known), 1, next(known), rng)
@@ -223,7 +231,7 @@ def draw_turns(
     for turn, m in enumerate(left, start=2):
         stage = stages.get(turn, stage)
         rest = rest[:m] @ carry.T + rng.standard_normal((m, 3)) @ noise.T
-        u = special.ndtr(effect[:m] + rest)
+        u = special.ndtr(effect[:m] + rest - gain * stage.turns_score)
         before, said, alive = context[:m], answer[:m], alive[:m]
         context, kept = _grow(law, before, said, stage.new_tokens.at(u[:, 0]), large[:m], rng)
         answer = stage.output_tokens.at(u[:, 1]).astype(np.int64).clip(min=1)

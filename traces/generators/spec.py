@@ -16,6 +16,7 @@ from traces.generators.prefixes import PrefixLaw
 from traces.generators.sessions import SessionLaw
 
 VERSION = 1
+_ROW = 8  # numbers of a mapping that still go on one line
 _HEAD = (
     "# A generator fitted from a trace. Made by: python -m research.traces action=fit\n"
     "# A trace from it: python -m research.traces action=generate path=THIS duration_s=3600 out=DIR\n"
@@ -143,8 +144,25 @@ def write_generator(made: Generator, path: str | Path) -> None:
 
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = yaml.safe_dump(made.to_dict(), sort_keys=False, width=118, default_flow_style=None, allow_unicode=True)
+
+    class Dumper(yaml.SafeDumper):  # type: ignore[misc]
+        """Numbers in a row, words one below the other."""
+
+    def sequence(dumper: yaml.SafeDumper, values: list[Any]) -> yaml.Node:
+        return dumper.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=_numbers(values))
+
+    def mapping(dumper: yaml.SafeDumper, values: dict[Any, Any]) -> yaml.Node:
+        flow = _numbers(list(values.values()))
+        return dumper.represent_mapping("tag:yaml.org,2002:map", values, flow_style=flow and len(values) < _ROW)
+
+    Dumper.add_representer(list, sequence)
+    Dumper.add_representer(dict, mapping)
+    text = yaml.dump(made.to_dict(), Dumper=Dumper, sort_keys=False, width=118, allow_unicode=True)
     path.write_text(_HEAD + text, encoding="utf-8")
+
+
+def _numbers(values: list[Any]) -> bool:
+    return all(isinstance(value, bool | int | float) for value in values)
 
 
 def read_generator(path: str | Path) -> Generator:

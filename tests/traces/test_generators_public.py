@@ -1,0 +1,130 @@
+"""Generators of the public traces against their validation windows, and the two commands."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from scipy import stats
+
+from research.traces import main
+from traces import Trace, load_trace
+from traces.catalog import zones
+from traces.generators.draw import draw_trace
+from traces.generators.fit import fit_generator, fit_windows
+from traces.generators.fit_sessions import later_turns
+from traces.generators.spec import Generator
+
+# The family of arrivals that a fit with all of them finds, or one near it: trying all takes half a minute.
+FAMILIES = {
+    "azure_conv": ("gamma",),
+    "azure_code": ("regimes6",),
+    "mooncake_conversation": ("poisson",),
+    "agentic": ("poisson",),
+}
+
+
+@cache
+def fitted(name: str, data: Path) -> tuple[Generator, Trace]:
+    train, validation = fit_windows(load_trace(name, data_dir=data))
+    return fit_generator(train, validation, families=FAMILIES[name]), train
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_drawn_traces_are_near_the_validation_window(public_data: Path, name: str) -> None:
+    """Bounds: the distance of the train window itself and 0.03; see traces.generators.distance."""
+    made, _ = fitted(name, public_data)
+    found = made.distances["ks"]
+    sessions = ["turns", "think_s"] if made.sessions else []
+    assert list(found) == ["inter_arrival_s", "prompt_tokens", "output_tokens", *sessions]
+    for quantity, row in found.items():
+        assert row["generated"] <= row["real"] + 0.03, quantity
+        assert row["within"], quantity
+
+
+def test_ideal_hits_are_near_the_sources(public_data: Path) -> None:
+    for name, within in (("mooncake_conversation", 0.04), ("agentic", 0.02)):
+        hits = fitted(name, public_data)[0].distances["ideal_hit_share"]
+        assert hits["generated"] == pytest.approx(hits["held_out"], abs=within)
+        assert hits["generated"] == pytest.approx(hits["fitted"], abs=within)
+
+
+def ranks(frame: pl.DataFrame, first: str, second: str) -> float:
+    return float(stats.spearmanr(frame[first].to_numpy(), frame[second].to_numpy()).statistic)
+
+
+def test_dependence_within_sessions_is_kept(public_data: Path) -> None:
+    made, train = fitted("agentic", public_data)
+    drawn = draw_trace(made, requests=60_000, seed=3)
+    real, other = (later_turns(trace).frame for trace in (train, drawn))
+    for first, second in (("said", "output"), ("new", "output"), ("output", "think"), ("new", "think")):
+        assert ranks(other, first, second) == pytest.approx(ranks(real, first, second), abs=0.08), (first, second)
+    lagged = [f.with_columns(last=pl.col("think").shift(1)).filter("follows") for f in (real, other)]
+    assert ranks(lagged[1], "last", "think") == pytest.approx(ranks(lagged[0], "last", "think"), abs=0.08)
+    for low, high in ((2, 4), (5, 16), (17, 64), (65, 400)):
+        parts = [f.filter(pl.col("turn").is_between(low, high)) for f in (real, other)]
+        for column, within in (("prompt", 0.2), ("output", 0.1), ("think", 0.2)):
+            want, got = (float(part[column].median()) for part in parts)  # type: ignore[arg-type]
+            assert got == pytest.approx(want, rel=within), (low, column)
+    growth = []
+    for frame in (real, other):  # some sessions grow faster for good
+        by_session = frame.group_by("session").agg(pl.len(), pl.col("new").mean()).filter(pl.col("len") > 20)
+        growth.append(float(np.subtract(*np.quantile(by_session["new"].to_numpy(), [0.75, 0.25]))))
+    assert growth[1] == pytest.approx(growth[0], rel=0.4)
+
+
+def test_first_lengths_go_together_as_in_the_source(public_data: Path) -> None:
+    for name in ("azure_conv", "azure_code"):
+        made, train = fitted(name, public_data)
+        drawn = draw_trace(made, requests=30_000, seed=4)
+        both = [ranks(trace.frame, "prompt_tokens", "output_tokens") for trace in (train, drawn)]
+        assert both[1] == pytest.approx(both[0], abs=0.04)
+        common = train.frame["output_tokens"].value_counts(sort=True).head(3)
+        for value, count in common.rows():
+            share = (drawn.frame["output_tokens"] == value).to_numpy().mean()
+            assert share == pytest.approx(count / len(train), abs=0.008)
+
+
+def command(*settings: str) -> None:
+    assert main(list(settings)) == 0
+
+
+def test_fit_generate_and_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No data needed: the shipped trace is the source."""
+    command("action=fit", "trace=default", f"out={tmp_path}")
+    said = capsys.readouterr().out
+    assert re.search(r"prompt_tokens.*within", said)
+    assert "not kept: " in said
+    assert f"action=generate path={tmp_path / 'fit.yaml'}" in said
+    settings = [f"path={tmp_path / 'fit.yaml'}", "duration_s=1200", "rate_per_s=6"]
+    command("action=generate", *settings, f"out={tmp_path / 'a'}")
+    said = capsys.readouterr().out
+    assert f"next: python -m research.compare trace.path={tmp_path / 'a' / 'trace.parquet'}" in said
+    trace = load_trace(tmp_path / "a" / "trace.parquet")
+    assert trace.name.startswith("generated_default")
+    assert trace.rate_per_s == pytest.approx(6, rel=0.1)
+    for zone, part in zones(trace).items():
+        assert len(part.windows(20)) == 20, zone
+    command("action=generate", *settings, f"out={tmp_path / 'b'}")
+    assert (tmp_path / "b" / "trace.parquet").read_bytes() == (tmp_path / "a" / "trace.parquet").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        (["action=generate"], "path=FIT.yaml"),
+        (["action=generate", "path=none.yaml"], "none.yaml: expected a generator"),
+        (["action=generate", "path=none.yaml", "zone=test"], "takes no zone"),
+        (["action=fit", "trace=default", "zone=tset"], "did you mean 'test'"),
+        (["action=fit", "trace=default", "seed=x"], "column 'seed'"),
+    ],
+)
+def test_what_a_user_gets_wrong(settings: list[Any], match: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(settings) != 0
+    said = capsys.readouterr()
+    assert match in " ".join((said.out + said.err).split())
