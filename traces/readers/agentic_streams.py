@@ -66,12 +66,15 @@ def think_times(frame: pl.DataFrame) -> tuple[pl.Series, str]:
         (later & (taken < 0)).fill_null(False).alias("negative"),
     )
     base, per_token = ASSUMED_SERVICE
-    note = (
-        f"think times as recorded, but for {int(found['assumed'].sum())} turns after one without api_time, where the "
-        f"recorded gap holds that turn too: from t and an assumed service of {base:g} s + {per_token:g} s a token; "
-        f"{int(found['negative'].sum())} gaps were below 0 and count as 0"
-    )
-    return found["think"], note
+    notes = ["think times as recorded"]
+    if found["assumed"].any():
+        notes.append(
+            f"but for {int(found['assumed'].sum())} turns after one without api_time, where the recorded gap holds "
+            f"that turn too: from t and an assumed service of {base:g} s + {per_token:g} s a token"
+        )
+    if found["negative"].any():
+        notes.append(f"{int(found['negative'].sum())} gaps were below 0 and count as 0")
+    return found["think"], ", ".join(notes)
 
 
 def capped(
