@@ -197,6 +197,11 @@ def test_end_stamps_take_the_clock_of_the_arrivals(tmp_path: Path) -> None:
     assert csv(tmp_path, named.write_csv()).frame["think_s"].to_list() == THINK
     mixed = frame.select(pl.col("arrival_s"), *NAMES[1:4], (pl.col("end_s") * 1000).alias("end_ms"))
     assert csv(tmp_path, mixed.write_csv()).frame["think_s"].to_list() == THINK
+    mixed = frame.select((pl.col("arrival_s") * 1000).alias("arrival_ms"), *NAMES[1:5])
+    assert csv(tmp_path, mixed.write_csv()).frame["think_s"].to_list() == THINK
+    wrong = forms["epoch"].select(*NAMES[:4], pl.col("end_s").alias("end_ms"))
+    with pytest.raises(TraceError, match=r"'end_ms' says, but they are such in s"):
+        csv(tmp_path, wrong.write_csv())
     for column in ("arrival_s", "end_s"):
         apart = frame.with_columns(pl.col(column) + 1_700_000_000).select(*NAMES[:5])
         with pytest.raises(TraceError, match=r"column 'end_s'.*ends on the clock of the arrivals"):

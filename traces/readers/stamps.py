@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from traces.errors import nearest
 from traces.readers.columns import Table
 from traces.readers.log import Log
-from traces.readers.naming import Field
+from traces.readers.naming import Field, unit_of
 from traces.source import Source
 
 UNITS = ("auto", "s", "ms", "us", "ns", "iso")
@@ -126,11 +126,7 @@ def arrivals(log: Log, values: pl.Series, column: StampColumn, named: Field) -> 
     asked = column.unit == "auto"
     unit = (epoch or named.unit or "s") if asked else column.unit
     if asked and epoch and named.unit not in (None, epoch):
-        expected = (
-            f"epoch stamps in {named.unit}, as the name {named.name!r} says, but they are such in {epoch}: which is "
-            f"it? {_OPTION}={epoch} or ={named.unit}"
-        )
-        raise log.error(expected, int(keys.argmax()), named.name)
+        raise log.error(_contradiction(named, epoch), int(keys.argmax()), named.name)
     per_second = PER_SECOND[unit]
     if asked:
         _plausible(log, keys, (high - low) / per_second, named, unit, epoch is not None)
@@ -163,10 +159,16 @@ def ends(log: Log, values: pl.Series, column: StampColumn, named: Field, stamps:
     Raises:
         TraceError: an end before its arrival, or ends that are implausibly late: another clock or unit.
     """
-    own = named.unit if named.unit and column.unit == "auto" else stamps.unit
-    own = "ns" if column.dates else own
     empty = values.is_null().to_numpy()
     keys = values.fill_null(0).to_numpy()
+    own = "ns" if column.dates else column.unit
+    if own == "auto":
+        some = keys[~empty]
+        since_1970 = bool(some.size) and stamps.origin >= _EPOCH_S[0] * PER_SECOND[stamps.unit]
+        epoch = _epoch_unit(float(some.min()), float(some.max())) if since_1970 else None
+        if epoch and named.unit not in (None, epoch):
+            raise log.error(_contradiction(named, epoch), int(np.argmax(~empty)), named.name)
+        own = epoch or unit_of(named.name) or stamps.unit
     finer = PER_SECOND[own] / PER_SECOND[stamps.unit]
     end_s = _since(keys, stamps.origin * int(finer) if finer >= 1 else stamps.origin * finer, own)
     end_s[empty] = np.nan
@@ -200,6 +202,13 @@ def _since(keys: NDArray[np.int64] | NDArray[np.float64], origin: int | float, u
             since *= scale
             return np.asarray(since / 1e9)
     return np.asarray(keys / PER_SECOND[unit] - origin / PER_SECOND[unit])
+
+
+def _contradiction(named: Field, epoch: str) -> str:
+    return (
+        f"epoch stamps in {named.unit}, as the name {named.name!r} says, but they are such in {epoch}: which is "
+        f"it? {_OPTION}={epoch} or ={named.unit}"
+    )
 
 
 def _epoch_unit(low: float, high: float) -> str | None:
