@@ -1,4 +1,4 @@
-"""Prefix chains as CSR arrays: recorded ones completed by outputs, and those of sessions whose context grows.
+"""Prefix chains of sessions whose context is taken to grow.
 
 What reappears in the next turn's prompt, by rule:
 
@@ -14,35 +14,10 @@ What reappears in the next turn's prompt, by rule:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-
-
-def chains_with_output(
-    chains: Sequence[Sequence[int]],
-    prompt_tokens: Sequence[int],
-    output_tokens: Sequence[int],
-    child: NDArray[np.int64],
-    block_tokens: int,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """CSR chains of prompt and output: the blocks that an output completes take the next turn's ids.
-
-    They are known as far as the next turn's prompt covers them, and only if it repeats the whole prompt.
-    """
-    whole: list[Sequence[int]] = []
-    for r, chain in enumerate(chains):
-        c = int(child[r])
-        full = (prompt_tokens[r] + output_tokens[r]) // block_tokens
-        if c >= 0 and full > len(chain) and chains[c][: len(chain)] == chain:
-            chain = chains[c][:full]
-        whole.append(chain)
-    offsets = np.zeros(len(whole) + 1, np.int64)
-    np.cumsum([len(chain) for chain in whole], out=offsets[1:])
-    ids = np.fromiter((i for chain in whole for i in chain), np.int64, int(offsets[-1]))
-    return offsets, ids
 
 
 @dataclass(frozen=True, slots=True)

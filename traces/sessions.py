@@ -42,9 +42,9 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from traces.chains import Growth, chains_with_output, growing_chains
+from traces.chains import Growth, growing_chains
 
-__all__ = ["Growth", "Links", "chains_with_output", "growing_chains", "link_by_prefix", "think_times"]
+__all__ = ["Growth", "Links", "growing_chains", "link_by_prefix", "think_times"]
 
 _LOOK_BACK = 64
 
