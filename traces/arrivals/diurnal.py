@@ -99,14 +99,14 @@ class Diurnal:
 
 
 def factors_of(arrivals_s: Floats, duration_s: float, period_s: float, parts: int = PARTS) -> tuple[float, ...]:
-    """Arrivals of each part of the period over its time, over the mean; a few counts shrink towards 1."""
+    """Arrivals of each part of the period over its time, over the mean; no counts at all do not become 0."""
     part_s = period_s / parts
     edges = np.append(np.arange(0.0, duration_s, part_s), duration_s)
     part = np.arange(edges.size - 1) % parts
     time = np.bincount(part, np.diff(edges), parts)
     counts = np.bincount(part, np.histogram(arrivals_s, edges)[0], parts)
     rate = arrivals_s.size / duration_s
-    found = (counts + 5.0) / (time * rate + 5.0)
+    found = (counts + 1.0) / (time * rate + 1.0)
     found = np.maximum(found / found.mean(), 1e-3)
     return tuple(short(v) for v in found / found.mean())
 

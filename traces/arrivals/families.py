@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -132,10 +133,15 @@ def law_from_dict(raw: Mapping[str, object]) -> ArrivalLaw:
         return renewal.read(raw)
     if family == "multiscale":
         return swings.read(raw)
-    if family in FITS:
-        count = 2 if family == "on_off" else int(family[-1])
-        if "regimes" in family:
-            return swung.read(raw, count) if family.startswith("swung_") else regimes.read(raw, count)
-        return modulated.read(raw, count)
-    expected = f"one of {', '.join(FITS)}, or one of these after diurnal_ or batched_{nearest(family, FITS)}"
-    raise TraceError(file=NAME, column="family", value=family, expected=expected)
+    parts = re.fullmatch(r"(on_off|mmpp(?P<states>[1-9]\d?)|(swung_)?(slowed_)?regimes(?P<regimes>[1-9]\d?))", family)
+    if not parts:
+        expected = f"one of {', '.join(FITS)}, or one of these after diurnal_ or batched_{nearest(family, FITS)}"
+        raise TraceError(file=NAME, column="family", value=family, expected=expected)
+    if not parts["regimes"]:
+        return modulated.read(raw, int(parts["states"] or 2))
+    read = swung.read if family.startswith("swung_") else regimes.read
+    law: ArrivalLaw = read(raw, int(parts["regimes"]))
+    if law.family != family:
+        expected = f"a number other than 1 if the family is slowed_, and 1 if not (family {family!r})"
+        raise TraceError(file=NAME, column="slowed_by", value=raw["slowed_by"], expected=expected)
+    return law

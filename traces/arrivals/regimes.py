@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from traces.arrivals.dispersion import log_miss, mean_dispersion
 from traces.arrivals.gaps import Gaps
@@ -92,15 +93,34 @@ class Regimes(Stationary):
 
     def follow(self, regime: int, n: int, rng: np.random.Generator) -> tuple[Floats, int]:
         """(n,) gaps that follow one of ``regime``, and the last one's regime."""
-        lines = [list(np.cumsum(row)[:-1]) for row in self.chain]
-        visited = []
-        for u in rng.random(n).tolist():
-            regime = bisect_right(lines[regime], u)
-            visited.append(regime)
-        edges = np.cumsum(self.mixing, axis=1)[:, :-1]
-        law = (rng.random(n)[:, None] >= edges[visited]).sum(axis=1)
+        visited = self._visits(regime, n, rng)
+        u, law = rng.random(n), np.empty(n, np.int64)
+        for at, mixture in enumerate(self.mixing):
+            here = np.flatnonzero(visited == at)
+            law[here] = np.searchsorted(np.cumsum(mixture)[:-1], u[here], side="right")
         shape = np.asarray(self.shapes)[law]
-        return rng.gamma(shape, np.asarray(self.mean_gaps_s)[law] / shape), regime
+        return rng.gamma(shape, np.asarray(self.mean_gaps_s)[law] / shape), int(visited[-1])
+
+    def _visits(self, regime: int, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """(n,) regimes that follow one; a loop over the jumps only."""
+        chain = self.chain
+        stay = np.diag(chain)
+        jump = chain - np.diag(stay)
+        lines = [list(np.cumsum(row / row.sum())[:-1]) if row.sum() > 0 else [] for row in jump]
+        found, total = [], 0
+        first = True
+        while total < n:
+            order = [regime]
+            for u in rng.random(max(8, int(1.2 * (n - total) * float(self.share @ (1 - stay))))).tolist():
+                regime = bisect_right(lines[regime], u) if lines[regime] else regime
+                order.append(regime)
+            lengths = rng.geometric(np.maximum(1 - stay[order], 1e-9))
+            lengths[0] -= first  # the gap before was one of the first visit
+            lengths[-1] = 0  # the next round begins with it
+            found.append(np.repeat(order, np.minimum(lengths, n)))
+            total += found[-1].size
+            first = False
+        return np.concatenate(found)[:n]
 
     def _draw(self, duration_s: float, rng: np.random.Generator) -> Floats:
         regime, at = self.begin(rng)

@@ -7,7 +7,7 @@ import numpy as np
 from traces.arrivals.law import Floats
 
 _COARSE = 0.2  # arrivals in one step of the stamps: from here on, gaps are mostly rounding
-_BATCHES = 0.002  # share of equal stamps, above what chance gives, that is taken for requests sent together
+_BATCHES = 0.002, 3.0  # share of equal stamps, and how often as many as one step apart: from here on, sent together
 
 
 def stamp_step_s(arrivals_s: Floats) -> float:
@@ -22,10 +22,13 @@ def is_coarse(arrivals_s: Floats, duration_s: float) -> bool:
     return bool(stamp_step_s(arrivals_s) * arrivals_s.size / duration_s > _COARSE)
 
 
-def has_batches(arrivals_s: Floats, duration_s: float) -> bool:
-    """Whether more arrivals share a stamp than its rounding explains."""
-    equal = float((np.diff(arrivals_s) == 0).mean()) if arrivals_s.size > 1 else 0.0
-    return equal > 2 * stamp_step_s(arrivals_s) * arrivals_s.size / duration_s + _BATCHES
+def has_batches(arrivals_s: Floats) -> bool:
+    """Whether more arrivals share a stamp than rounding explains, which makes about as many one step apart."""
+    if arrivals_s.size < 2:
+        return False
+    steps = np.rint(np.diff(arrivals_s) / stamp_step_s(arrivals_s))
+    share, times = _BATCHES
+    return bool((steps == 0).mean() > times * (steps == 1).mean() + share)
 
 
 def apart(arrivals_s: Floats, duration_s: float, step_s: float, seed: int) -> Floats:

@@ -84,7 +84,7 @@ def clean(
     coarse = told is not None or stamps.is_coarse(train, train_duration_s)
     equal = bool((np.diff(train) == 0).any() or (np.diff(held) == 0).any())
     sizes = None
-    if not coarse and stamps.has_batches(train, train_duration_s):
+    if not coarse and stamps.has_batches(train):
         sizes = sizes_of(train)
         train, held = np.unique(train), np.unique(held)
     elif equal and stamps.stamp_step_s(train) >= step_s * (1 - 1e-9):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -176,12 +177,22 @@ def match(
     low = np.r_[np.full(most, np.log(1e-6)), np.full(most, first)]
     high = np.r_[np.full(most, np.log(4.0)), np.full(most, last)]
     start = np.r_[np.full(most, np.log(0.02)), memories]
-    found = optimize.least_squares(miss, start, bounds=(low, high)).x
+    found = optimize.least_squares(miss, start, bounds=(low, high), xtol=1e-4, ftol=1e-5, max_nfev=60).x
     order = np.argsort(found[most:])
     found = np.r_[found[:most][order], found[most:][order]]
     return tuple(
-        Swing(short(v), short(m)) for v, m in zip(np.exp(found[:most]), np.exp(found[most:]), strict=True) if v > 1e-4
+        Swing(short(v), short(m))
+        for v, m in zip(np.exp(found[:most]), np.exp(found[most:]), strict=True)
+        if v > max(1e-4, 0.01 * np.exp(found[:most]).sum())
     )
+
+
+@cache
+def _nodes() -> tuple[Floats, Floats]:
+    """Points in [0, 1] and their weights for an integral, denser near 0, where fast swings are correlated."""
+    nodes, weights = np.polynomial.legendre.leggauss(32)
+    half = (nodes + 1) / 2
+    return half**3, weights / 2 * 3 * half**2
 
 
 def added(swings: Sequence[Swing], scales_s: Floats, rate: float, duration_s: float) -> Floats:
@@ -191,9 +202,7 @@ def added(swings: Sequence[Swing], scales_s: Floats, rate: float, duration_s: fl
     """
 
     def variance(length: Floats) -> Floats:  # of the integral of the rate over such a length, over its mean
-        nodes, weights = np.polynomial.legendre.leggauss(32)
-        share = ((nodes + 1) / 2) ** 3  # denser near 0, where fast swings are correlated
-        weights = weights / 2 * 3 * ((nodes + 1) / 2) ** 2
+        share, weights = _nodes()
         lag = length[:, None] * share
         together = np.ones_like(lag)
         for swing in swings:
