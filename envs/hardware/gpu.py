@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,14 @@ GPU_DIR = Path(__file__).parent / "gpus"
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU type. ``flop_per_s``: dense peak by precision; ``nccl_bytes``: memory NCCL keeps, by TP degree."""
+    """One GPU type.
+
+    Attributes:
+        flop_per_s: dense peak by precision.
+        nccl_bytes: memory that NCCL keeps, by tensor-parallel degree.
+        tables: folder of its op tables, also a name that it is found by; empty where there are none.
+        stand_in: folder of the tables of a GPU whose op times stand in where its own are not at hand.
+    """
 
     name: str
     memory_bytes: float
@@ -23,6 +31,8 @@ class Gpu:
     flop_per_s: Mapping[str, float]
     nccl_bytes: Mapping[int, float]
     source: Mapping[str, Any]
+    tables: str = ""
+    stand_in: str = ""
 
     def peak(self, precision: str) -> float:
         """Dense peak in FLOP/s.
@@ -42,8 +52,11 @@ GPU = Record(
         "memory_bytes_per_s": Number("bytes per second", low=1e10, high=1e14),
         "flop_per_s": Free(required=("bf16",)),
         "nccl_bytes": Free(required=()),
+        "tables": Text(),
+        "stand_in": Text(),
         "source": Free(required=("name",)),
-    }
+    },
+    optional=("tables", "stand_in"),
 )
 _FLOPS = Number("FLOP per second", low=1e12, high=1e17)
 
@@ -53,13 +66,21 @@ def gpu_names() -> list[str]:
     return sorted(path.stem for path in GPU_DIR.glob("*.yaml"))
 
 
+@cache
+def _by_tables() -> dict[str, str]:
+    """Folder of op tables -> name of the shipped GPU."""
+    sheets = {name: read_yaml(GPU_DIR / f"{name}.yaml") for name in gpu_names()}
+    return {sheet["tables"]: name for name, sheet in sheets.items() if "tables" in sheet}
+
+
 def load_gpu(name_or_path: str | Path) -> Gpu:
-    """A GPU by name, or from a YAML file.
+    """A GPU by name, by the name of its folder of op tables, or from a YAML file.
 
     Raises:
         ProfileError: unknown name, unknown or missing key, wrong type, value out of range.
     """
-    path = find_file(name_or_path, GPU_DIR, gpu_names(), "GPU")
+    named = _by_tables().get(str(name_or_path), name_or_path)
+    path = find_file(named, GPU_DIR, gpu_names(), "GPU")
     data = read_record(path, read_yaml(path), GPU)
     data["flop_per_s"] = {k: _FLOPS.read(path, f"flop_per_s.{k}", v) for k, v in data["flop_per_s"].items()}
     data["nccl_bytes"] = {

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from envs.hardware.errors import ProfileError, nearest
 from envs.hardware.gpu import Gpu
+from envs.hardware.hf_config import read_config
 from envs.hardware.profile import KvLaw
 from envs.hardware.schema import Count, Flag, Free, Many, Record, Text, Words, find_file, read_record, read_yaml
 
 MODEL_DIR = Path(__file__).parent / "models"
 
-BYTES = {"bf16": 2, "fp16": 2, "fp8": 1}
-"""Bytes of one value, by precision."""
+BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_block": 1.0 + 4 / 128**2, "nvfp4": 0.5 + 1 / 16}
+"""Bytes of one value, by precision, scales included: a float for each block of 128 x 128, a byte for each 16."""
 
 # The activation reserve: what an engine sets aside besides weights and KV when it profiles a full step.
 CUDA_GRAPH_BYTES = 2**30  # assumption: captured graphs and the allocator's slack take about 1 GiB on each GPU
@@ -37,7 +39,13 @@ class LayerGroup:
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A dense decoder's shape. ``intermediate`` is the width of one gate or up projection."""
+    """A dense decoder's shape.
+
+    Attributes:
+        intermediate: width of one gate or up projection.
+        qk_norm: whether queries and keys are normalised before attention.
+        published: names that the model is published under, by which it is found too.
+    """
 
     name: str
     hidden: int
@@ -49,6 +57,8 @@ class ModelShape:
     tied_embeddings: bool
     attention: tuple[LayerGroup, ...]
     source: Mapping[str, Any]
+    qk_norm: bool = False
+    published: tuple[str, ...] = ()
 
     @property
     def layers(self) -> int:
@@ -65,7 +75,8 @@ class ModelShape:
     def other_params(self) -> int:
         """Parameters that stay in 16 bits: embeddings, output head, norms."""
         tables = 1 if self.tied_embeddings else 2
-        return tables * self.vocabulary * self.hidden + (2 * self.layers + 1) * self.hidden
+        norms = (2 * self.layers + 1) * self.hidden + (2 * self.layers * self.head_dim if self.qk_norm else 0)
+        return tables * self.vocabulary * self.hidden + norms
 
     @property
     def params(self) -> int:
@@ -74,12 +85,12 @@ class ModelShape:
 
     def weight_bytes(self, precision: str) -> int:
         """Bytes of the weights; below 16 bits only the layers' matrices are quantised."""
-        return self.linear_params * _bytes(precision) + self.other_params * 2
+        return round(self.linear_params * _bytes(precision)) + self.other_params * 2
 
     def kv_bytes(self, tokens: int, precision: str) -> int:
         """KV bytes of one sequence of ``tokens``, over all tensor-parallel ranks."""
         per_layer = 2 * self.kv_heads * self.head_dim * _bytes(precision)
-        return sum(group.layers * per_layer * tokens for group in self.attention)
+        return round(sum(group.layers * per_layer * tokens for group in self.attention))
 
     def flop(self, new_tokens: int, attention_work: float, sampled: int) -> float:
         """FLOP of one step: matrices, attention over ``attention_work`` token pairs, output head."""
@@ -154,8 +165,11 @@ MODEL = Record(
         "vocabulary": Count("tokens", low=1),
         "tied_embeddings": Flag(),
         "attention": Many(Record({"kind": Words("full"), "layers": Count("layers", low=1)})),
+        "qk_norm": Flag(),
+        "published": Many(Text()),
         "source": Free(required=("name",)),
-    }
+    },
+    optional=("qk_norm", "published"),
 )
 
 
@@ -164,21 +178,35 @@ def model_names() -> list[str]:
     return sorted(path.stem for path in MODEL_DIR.glob("*.yaml"))
 
 
+@cache
+def _by_published() -> dict[str, str]:
+    """Published name -> name of the shipped shape."""
+    shapes = {name: read_yaml(MODEL_DIR / f"{name}.yaml") for name in model_names()}
+    return {published: name for name, shape in shapes.items() for published in shape.get("published", ())}
+
+
 def load_model(name_or_path: str | Path) -> ModelShape:
-    """A model's shape by name, or from a YAML file.
+    """A model's shape by name (its own or a published one), from a YAML file or a Hugging Face ``config.json``.
 
     Raises:
-        ProfileError: unknown name, unknown or missing key, wrong type, value out of range.
+        ProfileError: unknown name, unknown or missing key, wrong type, value out of range, a model that is not dense.
     """
-    path = find_file(name_or_path, MODEL_DIR, model_names(), "model")
-    data = read_record(path, read_yaml(path), MODEL)
+    if str(name_or_path).endswith(".json"):
+        data = read_config(Path(name_or_path).expanduser())
+        path = Path(name_or_path)
+    else:
+        named = _by_published().get(str(name_or_path), name_or_path)
+        path = find_file(named, MODEL_DIR, model_names(), "model")
+        data = read_yaml(path)
+    data = read_record(path, data, MODEL)
     if data["heads"] % data["kv_heads"]:
         raise ProfileError(f"{path}: kv_heads = {data['kv_heads']}: expected a divisor of heads = {data['heads']}")
     data["attention"] = tuple(LayerGroup(**group) for group in data["attention"])
+    data["published"] = tuple(data.get("published", ()))
     return ModelShape(**data)
 
 
-def _bytes(precision: str) -> int:
+def _bytes(precision: str) -> float:
     if precision not in BYTES:
         raise ProfileError(f"precision {precision!r}{nearest(precision, BYTES)}: expected one of {', '.join(BYTES)}")
     return BYTES[precision]

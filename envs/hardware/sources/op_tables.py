@@ -3,6 +3,10 @@
 Files: ``<root>/<gpu>/<op>/<engine>/<version>/*.parquet``, latency in ms, measured on real GPUs. ``step`` is the
 cached length of a decode; ``message_size`` of an all-reduce counts elements (as bytes, the largest measured message
 would move at half of NVLink's bandwidth). Look-ups interpolate between measured points and never beyond them.
+
+Where a table holds several kernels for one head size, the one with the most rows counts (the engine's default; the
+others were measured as alternatives). Prefill attention over an fp8 cache has fp8 queries where the engine's table has
+such rows, as the engine then runs it.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from numpy.typing import NDArray
 
 from envs.hardware.errors import MeasurementError, OutsideError
 from envs.hardware.sources.files import Origin, Table, check_times, merge_repeats, read_table
+from envs.hardware.sources.versions import nearest_version
 
 AICONFIGURATOR = Origin(
     name="aiconfigurator-core 0.12.0 op micro-benchmarks",
@@ -25,8 +30,10 @@ AICONFIGURATOR = Origin(
     attribution="NVIDIA Corporation, measured on the named GPU with the named engine's kernels",
 )
 ROOT = "measurements/aiconfigurator/data"
-DTYPES = {"bf16": "bfloat16", "fp16": "bfloat16", "fp8": "fp8"}
+DTYPES = {"bf16": "bfloat16", "fp16": "bfloat16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
 """Profile precision -> the tables' dtype. The tables hold no fp16; bf16 kernels run at the same rate."""
+SMALL = 256
+"""Sides of the matrices whose product is pure launch: their median time is a table's floor."""
 
 FloatArray = NDArray[np.float64]
 
@@ -101,6 +108,34 @@ class OpTables:
             return 0.0
         return self._at("allreduce", "message_size", elements, {"num_gpus": gpus, "captured": captured})
 
+    def gemm_floor_s(self, precision: str) -> float:
+        """Median time of the smallest products: up to 8 rows, sides up to SMALL.
+
+        Raises:
+            OutsideError: no such product was measured.
+        """
+        dtype = _dtype(precision)
+        small = (pl.col("gemm_dtype") == dtype) & (pl.col("m") <= 8) & (pl.col("n") <= SMALL) & (pl.col("k") <= SMALL)
+        median = self.tables["gemm"].frame.filter(small)["latency"].median()
+        if median is None:
+            raise OutsideError(f"{self.tables['gemm'].relative}: no {dtype} products with sides up to {SMALL}")
+        return float(median) * 1e-3  # type: ignore[arg-type, unused-ignore]
+
+    def gemm_rows(self, precision: str) -> list[int]:
+        """Numbers of rows (tokens) at which products were measured, increasing."""
+        return self._axis("m", _dtype(precision))
+
+    def launch_s(self) -> float | None:
+        """Time of the smallest all-reduce launched by itself, not from a captured graph: what a launch takes the host.
+
+        None where the table holds captured launches only.
+        """
+        if "allreduce" not in self.tables:
+            return None
+        frame = self.tables["allreduce"].frame.filter(~pl.col("captured"))
+        least = frame["latency"].min()
+        return None if least is None else float(least) * 1e-3  # type: ignore[arg-type, unused-ignore]
+
     def _axis(self, column: str, dtype: str) -> list[int]:
         """Values of one matrix size in the GEMM table, increasing."""
         if (column, dtype) not in self._axes:
@@ -127,40 +162,64 @@ class OpTables:
         return curve.at(value) * 1e-3
 
 
-def load_op_tables(data_dir: Path, gpu: str, engine: str, version: str) -> OpTables:
-    """Read one GPU's tables of one engine version.
+def load_op_tables(data_dir: Path, gpu: str, engine: str, version: str | None) -> OpTables:
+    """Read one GPU's tables of one engine, each at the measured version nearest to ``version``.
 
     Args:
         data_dir: the data folder.
         gpu: folder of the GPU, such as ``h100_sxm``.
         engine: ``vllm``, ``sglang`` or ``trtllm``.
-        version: the engine's version, a folder name.
+        version: the engine's version; None: the newest measured. See :func:`nearest_version`.
 
     Raises:
         MeasurementError: a file is missing or holds what cannot be a measurement.
     """
-    base = f"{ROOT}/{gpu}"
+
+    def relative(op: str, file: str) -> str:
+        folder = f"{ROOT}/{gpu}/{op}/{engine}"
+        return f"{folder}/{nearest_version(data_dir / folder, file, version)}/{file}"
+
     gemm_keys = ["gemm_dtype", "m", "n", "k"]
+    gemm_path = relative("gemm", "gemm_perf.parquet")
     gemm = read_table(
         data_dir,
-        f"{base}/gemm/{engine}/{version}/gemm_perf.parquet",
+        gemm_path,
         {"gemm_dtype": pl.String, "m": pl.Int64, "n": pl.Int64, "k": pl.Int64, "latency": pl.Float64},
     )
     tables = {"gemm": _checked(gemm, gemm_keys)}
     shape = {"num_heads": pl.Int64, "num_key_value_heads": pl.Int64, "head_dim": pl.Int64, "kv_cache_dtype": pl.String}
     for phase, axis in (("context", "isl"), ("generation", "step")):
         columns = {"batch_size": pl.Int64, axis: pl.Int64, **shape, "attn_dtype": pl.String, "latency": pl.Float64}
-        relative = f"{base}/attention/{engine}/{version}/{phase}_attention_perf.parquet"
-        attention = read_table(data_dir, relative, columns, {"window_size": pl.Int64})
-        full = attention.frame.filter(pl.col("attn_dtype") == "bfloat16")
+        optional = {"window_size": pl.Int64, "kernel_source": pl.String}
+        attention = read_table(data_dir, relative("attention", f"{phase}_attention_perf.parquet"), columns, optional)
+        full = attention.frame
         if "window_size" in full.columns:
             full = full.filter(pl.col("window_size") == 0)
+        full = _default_kernel(_query_dtype(full))
         # A decode's step counts the cached tokens; its attention reads its own as well.
         full = full.with_columns(tokens=pl.col(axis) + (1 if phase == "generation" else 0))
         attention = Table(attention.relative, attention.sha256, full)
         tables[phase] = _checked(attention, ["batch_size", "tokens", *shape])
-    tables["allreduce"] = _read_allreduce(data_dir, f"{base}/comm/{engine}/{version}/custom_allreduce_perf.parquet")
-    return OpTables(gpu, engine, version, tables)
+    tables["allreduce"] = _read_allreduce(data_dir, relative("comm", "custom_allreduce_perf.parquet"))
+    return OpTables(gpu, engine, Path(gemm_path).parent.name, tables)
+
+
+def _query_dtype(frame: pl.DataFrame) -> pl.DataFrame:
+    """Rows with 16-bit queries; with fp8 ones where cache and queries both are fp8 in the table."""
+    both = (pl.col("attn_dtype") == "fp8") & (pl.col("kv_cache_dtype") == "fp8")
+    if not frame.select(both.any()).item():
+        return frame.filter(pl.col("attn_dtype") == "bfloat16")
+    half = (pl.col("attn_dtype") == "bfloat16") & (pl.col("kv_cache_dtype") == "bfloat16")
+    return frame.filter(both | half)
+
+
+def _default_kernel(frame: pl.DataFrame) -> pl.DataFrame:
+    """Rows of the kernel that has most rows, for each head size and cache."""
+    if "kernel_source" not in frame.columns:
+        return frame
+    keys = ["head_dim", "kv_cache_dtype"]
+    counts = frame.group_by([*keys, "kernel_source"]).len().sort([*keys, "len", "kernel_source"])
+    return frame.join(counts.group_by(keys, maintain_order=True).last(), on=[*keys, "kernel_source"], how="semi")
 
 
 def _read_allreduce(data_dir: Path, relative: str) -> Table:

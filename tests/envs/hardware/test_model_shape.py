@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -65,8 +66,79 @@ def test_unknown_precisions_and_names_are_refused():
         load_gpu("a100-sxm-80gb").peak("fp8")
     with pytest.raises(ProfileError, match=r"did you mean 'llama-3\.1-8b'"):
         load_model("llama-3-8b")
-    assert gpu_names() == ["a100-sxm-80gb", "h100-sxm-80gb"]
-    assert model_names() == ["llama-3.1-70b", "llama-3.1-8b", "llama2-70b"]
+    assert {"a100-sxm-80gb", "b200-sxm", "gb200", "h100-sxm-80gb"} <= set(gpu_names())
+    assert {"llama-3.1-70b", "llama-3.1-8b", "llama2-70b", "qwen3-32b"} <= set(model_names())
+
+
+def test_models_and_gpus_are_found_by_the_names_that_measurements_use():
+    assert load_model("meta-llama/Llama-3.1-8B-Instruct") == load_model("llama-3.1-8b")
+    assert load_gpu("h100_sxm") == load_gpu("h100-sxm-80gb")
+    assert load_gpu("gb200").stand_in == load_gpu("b200-sxm").tables
+
+
+def test_four_bits_hold_a_scale_for_each_sixteen_values():
+    shape = load_model("qwen3-32b")
+    assert shape.weight_bytes("nvfp4") == shape.linear_params * 9 // 16 + 2 * shape.other_params
+    # published: 32.8 billion, 31.2 without embeddings
+    assert shape.params == pytest.approx(32.8e9, rel=2e-3)
+
+
+QWEN = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "hidden_size": 5120,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "intermediate_size": 25600,
+    "vocab_size": 151936,
+    "num_hidden_layers": 64,
+    "tie_word_embeddings": False,
+    "sliding_window": None,
+    "use_sliding_window": False,
+}
+
+
+def config(tmp_path, **changes):
+    folder = tmp_path / "Qwen3-32B"
+    folder.mkdir()
+    kept = {key: value for key, value in (QWEN | changes).items() if value is not ...}
+    (folder / "config.json").write_text(json.dumps(kept))
+    return folder / "config.json"
+
+
+def test_a_shape_is_read_from_a_published_config(tmp_path):
+    read, shipped = load_model(config(tmp_path)), load_model("qwen3-32b")
+    assert replace(read, source=shipped.source, published=shipped.published) == shipped
+
+
+def test_heads_of_a_config_share_the_hidden_width_where_it_says_nothing_else(tmp_path):
+    path = config(tmp_path, architectures=["LlamaForCausalLM"], head_dim=..., num_key_value_heads=..., hidden_size=4096)
+    shape = load_model(path)
+    assert (shape.head_dim, shape.kv_heads, shape.qk_norm) == (64, 64, False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"architectures": ["Qwen3MoeForCausalLM"]}, "Qwen3MoeForCausalLM.*dense"),
+        ({"vocab_size": ...}, "vocab_size is missing"),
+        ({"sliding_window": 4096, "use_sliding_window": True}, "sliding_window = 4096"),
+        ({"hidden_size": "wide"}, "hidden = 'wide'"),
+        ({"head_dim": ..., "hidden_size": "wide"}, "hidden_size = 'wide'"),
+    ],
+)
+def test_a_config_that_is_no_dense_model_is_one_clear_error(tmp_path, changes, words):
+    with pytest.raises(ProfileError, match=words):
+        load_model(config(tmp_path, **changes))
+
+
+@pytest.mark.parametrize("text", ["{", "[]", None])
+def test_a_config_that_cannot_be_read_is_one_clear_error(tmp_path, text):
+    path = tmp_path / "config.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ProfileError, match=r"config\.json"):
+        load_model(path)
 
 
 @pytest.mark.parametrize(
