@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+import re
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -9,6 +11,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
 from traces import Trace, TraceError, load_trace
@@ -313,6 +317,22 @@ def test_a_generator_survives_yaml(tmp_path: Path) -> None:
             read_generator(path)
     with pytest.raises(TraceError, match="action=fit"):
         read_generator(tmp_path / "none.yaml")
+
+
+@given(
+    place=st.floats(0, 1, exclude_max=True),
+    word=st.sampled_from(["nan", ".nan", "-1", "1e308", ".inf", "x", "[]", "0"]),
+)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_damaged_generator_draws_a_trace_or_says_what_is_wrong(tmp_path: Path, place: float, word: str) -> None:
+    path = tmp_path / "fit.yaml"
+    write_generator(known(), path)
+    text = path.read_text("utf-8")
+    numbers = [m for m in re.finditer(r"-?\d+\.?\d*", text) if m.start() > text.index("\narrivals:")]
+    spot = numbers[int(place * len(numbers))]
+    path.write_text(text[: spot.start()] + word + text[spot.end() :], "utf-8")
+    with contextlib.suppress(TraceError):
+        assert len(draw_trace(read_generator(path), requests=200))
 
 
 def test_the_hash_is_of_the_laws() -> None:

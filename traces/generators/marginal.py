@@ -15,6 +15,7 @@ _LEVELS = np.array([0.001, 0.005, 0.01, *(i / 50 for i in range(1, 50)), 0.99, 0
 _ATOM_SHARE = 0.004  # a value with this share of the sample is kept exactly
 _MAX_ATOMS = 40
 _LEVEL_DIGITS = 5
+_MOST = 1e10
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,8 @@ class Marginal:
         levels, values = (tuple(float(x) for x in raw[key]) for key in ("levels", "values"))
         if len(levels) != len(values) or len(levels) < 2 or levels[0] != 0.0 or levels[-1] != 1.0:
             raise ValueError("levels from 0 to 1, and as many values")
-        if (np.diff(levels) < 0).any() or (np.diff(values) < 0).any() or not np.isfinite(values).all():
-            raise ValueError("ascending levels and values")
-        return cls(levels, values, int(raw["digits"]))
+        digits = int(raw["digits"])
+        fine = np.isfinite([*levels, *values]).all() and np.abs(values).max() <= _MOST and 0 <= digits <= 6
+        if not fine or (np.diff(levels) < 0).any() or (np.diff(values) < 0).any():
+            raise ValueError("ascending levels and values, no larger than 1e10, and 0 to 6 digits")
+        return cls(levels, values, digits)

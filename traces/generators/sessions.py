@@ -135,8 +135,9 @@ class SessionLaw:
             )
             for s in raw["stages"]
         )
-        if [s.first_turn for s in stages] != sorted({s.first_turn for s in stages}) or stages[0].first_turn != 2:
-            raise ValueError("stages from turn 2 on, in order")
+        numbers = [s.first_turn for s in stages]
+        if numbers != sorted(set(numbers)) or numbers[:1] != [2] or not all(abs(s.turns_score) < 10 for s in stages):
+            raise ValueError("stages from turn 2 on, in order, with scores of -10 to 10")
         return cls(
             turns=Marginal.from_dict(raw["turns"]),
             prompt_and_turns=copula(raw["prompt_and_turns"]),

@@ -178,7 +178,16 @@ def read_generator(path: str | Path) -> Generator:
         if not isinstance(raw, Mapping):
             raise ValueError("a mapping of laws")
         return Generator.from_dict(raw)
-    except (OSError, KeyError, TypeError, ValueError, AttributeError, IndexError, yaml.YAMLError) as error:
+    except (
+        OSError,
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        IndexError,
+        ArithmeticError,
+        yaml.YAMLError,
+    ) as error:
         what = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         expected = f"a generator written by action=fit ({what})"
         raise TraceError(file=path, expected=expected) from error

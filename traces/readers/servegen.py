@@ -104,7 +104,7 @@ def read(
     early, zeros = sum(one.early for one in drawn), sum(one.zeros for one in drawn)
     notes = [
         source.provenance,
-        f"drawn client by client from [{start_s:g}, {start_s + duration_s:g}) s of the file, seed {seed}: "
+        f"generated: drawn client by client from [{start_s:g}, {start_s + duration_s:g}) s of the file, seed {seed}: "
         f"{len(active)} clients, "
         + ("their own rates" if rate_per_s is None else f"rates times {factor:.6g} for {rate_per_s:g} requests/s"),
         f"prompt and output ranks {length_ranks}: the file does not hold how they go together",
@@ -117,7 +117,7 @@ def read(
     arrival = np.concatenate([one.arrival_s for one in drawn]) - start_s
     prompt, output = (np.concatenate([getattr(one, part) for one in drawn]) for part in ("prompt", "output"))
     return Trace.build(
-        f"{source.stem}[{start_s:g},{start_s + duration_s:g})",
+        f"generated_{source.stem}[{start_s:g},{start_s + duration_s:g})",
         {
             "arrival_s": arrival.clip(0.0, duration_s),
             "prompt_tokens": prompt.clip(max=MAX_TOKENS),
