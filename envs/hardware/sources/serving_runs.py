@@ -70,13 +70,17 @@ class ServingRuns:
     table: Table
 
 
-def serving_runs(data_dir: Path) -> ServingRuns:
+def serving_runs(data_dir: Path, relative: str = TABLE) -> ServingRuns:
     """Read the runs and apply the rules.
+
+    Args:
+        data_dir: the data folder.
+        relative: path of the table below it (or elsewhere, if absolute): other GPUs' runs in the same form.
 
     Raises:
         MeasurementError: no such file, a missing column, a time that is none, a length or layout that is none.
     """
-    table = read_table(data_dir, TABLE, COLUMNS)
+    table = read_table(data_dir, relative, COLUMNS)
     for column in _TIMES:
         check_times(table, column)
     _check(table)

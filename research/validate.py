@@ -1,0 +1,280 @@
+"""``python -m research.validate``: how far the simulator is from measured serving, and whether it ranks rightly.
+
+Without a trace: measured serving runs (closed-loop benchmarks of real engines) replayed with profiles made from op
+tables, nothing fitted to the runs. With a trace that is a log of your own cluster: its recorded routes replayed.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from research.cli import run_command
+from research.errors import ResearchError, nearest
+from research.settings import Settings
+
+if TYPE_CHECKING:
+    import polars as pl
+    from rich.console import Console
+
+    from research.validating.serving import Setting
+
+SUMMARY = "Measured serving runs, or the log of your own cluster, against the simulator: errors, rankings, a picture."
+EXAMPLES = (
+    "part=colocated_dense",
+    "part=all out=DIR",
+    "part=colocated_dense every=5 'budget_tokens.vllm=2048' 'rounds=[5]'",
+    "trace=my_cluster_log.parquet policy=logged cluster=2p2d hardware.profile=mine.yaml",
+)
+DEFAULT_TRACE = "default"
+FORMAT = 1
+
+
+def run(config: DictConfig) -> int:
+    """Validate a part, or backtest a log."""
+    from research.validating.parts import PARTS, REQUEST_PART
+
+    plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    part = plain["part"]
+    trace_given = plain["trace"]["path"] is not None or plain["trace"]["name"] != DEFAULT_TRACE
+    if part is not None and part not in PARTS:
+        raise ResearchError(f"part={part}: expected one of {', '.join(PARTS)}{nearest(str(part), PARTS)}")
+    if trace_given:
+        if part is not None:
+            raise ResearchError(f"part={part} and trace=...: expected one of them, a part of the runs or a log")
+        return backtest(plain)
+    if part == REQUEST_PART:
+        raise ResearchError(
+            f"part={REQUEST_PART}: the GPUs of those runs (RTX 4090, RTX PRO 6000) have no data sheets and profiles "
+            "here yet, so nothing can be calibrated on their first requests"
+        )
+    return validate(plain, str(part or PARTS[0]))
+
+
+def validate(plain: Mapping[str, Any], part: str) -> int:
+    """Predict the runs of a part, score them, leave table, picture and summary."""
+    from envs.hardware.sources.serving_runs import TABLE, serving_runs
+    from research.evidence.provenance import command_line, versions
+    from research.evidence.runs import git_state, make_folder, write_json
+    from research.evidence.table import make_console
+    from research.validating import layouts, ranking, show
+    from research.validating.parts import select
+    from research.validating.picture import draw
+    from research.validating.protocols import PROTOCOLS
+    from research.validating.rules import StaticEstimates, one_line
+    from research.validating.scores import against_bars, by_rounds, gathered, table
+
+    start = time.perf_counter()
+    console, number = make_console(), Settings(plain)
+    setting, data_dir = _setting(plain, number), _data_dir(plain)
+    every = int(number("every", low=1, whole=True))
+    workers = _workers(plain, number)
+    found = serving_runs(data_dir, str(plain["runs"] or TABLE))
+    runs = select(found.kept, part).gather_every(every)
+    if runs.is_empty():
+        raise ResearchError(f"part={part}: the table {found.table.relative} has no such runs")
+    out = _folder(plain, f"validate-{part}")
+    make_folder(out)
+    console.print(
+        f"{part}: {runs.height} measured runs of {found.table.relative} ({found.excluded.height} excluded by rules "
+        "that look at no error), predicted from op tables, nothing fitted to them",
+        highlight=False, soft_wrap=True,
+    )  # fmt: skip
+    predictions = _predict(runs, setting, data_dir, out, workers, console)
+    estimates = StaticEstimates(data_dir)
+    rows = runs.to_dicts()
+    frame = gathered(runs, predictions, [one_line(r) for r in rows], [estimates.of(r) for r in rows])
+    errors = table(frame)
+    summary: dict[str, Any] = {
+        "format": FORMAT,
+        "command": command_line("validate"),
+        "part": part,
+        "runs": runs.height,
+        "predicted": frame["predicted_tpot_s"].count(),
+        "missing": missing(frame),
+        "excluded": found.excluded.group_by("rule").len().sort("rule").to_dicts(),
+        "table": {"path": found.table.relative, "sha256": found.table.sha256},
+        "errors_percent": errors,
+        "rounds_unknown": by_rounds(frame),
+        "bars": against_bars(part, errors, runs.height) if every == 1 else [],
+        "ranking": ranking.fidelity(frame),
+        "layouts": layouts.verdict(frame),
+        "protocols": [{"name": p.name, "rounds": list(p.rounds), "source": p.source} for p in PROTOCOLS],
+        "versions": versions(),
+        **git_state(),
+        "config": dict(plain),
+    }
+    write_json(out / "summary.json", summary)
+    frame.write_parquet(out / "runs.parquet")
+    drawn = draw(
+        frame, f"{part}: predicted against measured ({summary['predicted']} of {runs.height} runs)", out / "runs.png"
+    )
+    console.print(show.errors_table(errors))
+    console.print(show.ranking_table(summary["ranking"]))
+    if summary["layouts"]["strata"]:
+        console.print(show.layout_table(summary["layouts"]))
+    lines = [*_missing_words(summary["missing"]), *show.rounds_words(summary["rounds_unknown"])]
+    lines += [*show.layout_words(summary["layouts"]), *show.bars_words(summary["bars"])]
+    lines += [f"took {time.perf_counter() - start:.0f} s", f"runs     {out / 'runs.parquet'}"]
+    lines += [f"picture  {out / 'runs.png'}"] if drawn else []
+    lines += [
+        f"summary  {out / 'summary.json'}",
+        "next     python -m research.validate trace=MY_LOG policy=logged cluster=...   (a log of your own cluster)",
+    ]
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True)
+    return 0
+
+
+def backtest(plain: Mapping[str, Any]) -> int:
+    """Replay a log's own routes, compare its times, leave a mark for comparisons on that cluster."""
+    from envs.cluster.simulator import simulate
+    from envs.cluster.slo import LOOSE
+    from research.choices import PolicyChoice
+    from research.clusters import build_cluster
+    from research.evidence.provenance import command_line
+    from research.evidence.runs import make_folder, write_json
+    from research.evidence.table import make_console
+    from research.study import trace_from
+    from research.validating import marks, show_backtest
+    from research.validating.backtest import compared, errors
+
+    console, number = make_console(), Settings(plain)
+    choice = PolicyChoice.parse(plain["policy"], "policy")
+    if not choice.replays:
+        raise ResearchError(f"policy={choice.label}: a backtest replays the recorded routes, expected policy=logged")
+    source = trace_from(plain)
+    trace, cluster = source.load(), build_cluster(plain["cluster"], plain["hardware"], {})
+    policy = choice.build_for(trace, cluster)
+    out = _folder(plain, f"validate-{Path(trace.name).name.split('.')[0]}-{Path(cluster.name).stem}")
+    make_folder(out)
+    with console.status("replaying"):
+        result = simulate(trace, cluster, policy, LOOSE, seed=int(number("seed", low=0, whole=True)))
+    frame = compared(result, trace)
+    if frame.is_empty():
+        raise ResearchError(
+            f"trace {trace.name}: no request of it is served on {cluster.name}, so there is nothing to compare"
+        )
+    found = errors(frame)
+    summary: dict[str, Any] = {
+        "format": FORMAT,
+        "command": command_line("validate"),
+        "trace": trace.name,
+        "trace_sha256": trace.sha256,
+        "cluster": cluster.name,
+        "profile": plain["hardware"]["profile"],
+        "replay": result.replay,
+        "requests": len(trace),
+        "compared": frame.height,
+        **found,
+        "config": dict(plain),
+    }
+    write_json(out / "summary.json", summary)
+    frame.write_parquet(out / "requests.parquet")
+    mark = marks.leave(
+        cluster,
+        {
+            "cluster": cluster.name,
+            "profiles": sorted({worker.profile.name for worker in cluster.workers}),
+            "trace": trace.name,
+            "trace_sha256": trace.sha256,
+            "requests": frame.height,
+            **found["all"],
+            "summary": str(out / "summary.json"),
+        },
+    )
+    console.print(show_backtest.table(found))
+    for line in (
+        *show_backtest.words(summary),
+        f"requests {out / 'requests.parquet'}",
+        f"summary  {out / 'summary.json'}",
+        f"mark     {mark}   (comparisons on this cluster can look for it)",
+        "next     python -m research.compare on the same cluster and hardware, with these errors in mind",
+    ):
+        console.print(line, highlight=False, soft_wrap=True)
+    return 0
+
+
+def missing(frame: pl.DataFrame) -> list[dict[str, Any]]:
+    """Runs without a prediction, by reason."""
+    import polars as pl
+
+    return (
+        frame.filter(pl.col("missing").is_not_null())
+        .group_by(pl.col("missing").alias("reason"), "weights", "gpu", "engine")
+        .len("runs")
+        .sort("runs", "reason", "weights", "gpu", "engine", descending=[True, False, False, False, False])
+        .to_dicts()
+    )
+
+
+def _missing_words(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    shown = [
+        f"not predicted: {r['runs']} of {r['weights']}, {r['gpu']}, {r['engine']}: {r['reason']}" for r in rows[:8]
+    ]
+    more = sum(r["runs"] for r in rows[8:])
+    return [*shown, f"not predicted: {more} more, see summary.json"] if more else shown
+
+
+def _predict(
+    runs: pl.DataFrame, setting: Setting, data_dir: Path, out: Path, workers: int, console: Console
+) -> dict[str, dict[str, Any]]:
+    from research.validating.work import predict
+
+    rows = runs.to_dicts()
+    if not console.is_terminal:
+        return predict(rows, setting, data_dir, out, workers, lambda _: None)
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("simulating", total=len(rows))
+        return predict(rows, setting, data_dir, out, workers, lambda n: progress.advance(task, n))
+
+
+def _setting(plain: Mapping[str, Any], number: Settings) -> Setting:
+    from envs.hardware.load import load_handover
+    from research.validating.serving import Setting
+
+    budgets = tuple(
+        (engine, None if value is None else int(number(f"budget_tokens.{engine}", low=1, whole=True)))
+        for engine, value in sorted(plain["budget_tokens"].items())
+    )
+    rounds = plain["rounds"] if isinstance(plain["rounds"], list) else [plain["rounds"]]
+    whole = sorted({int(number.check("rounds", value, low=1, whole=True)) for value in rounds})
+    if plain["link"] is not None:
+        load_handover(plain["link"])
+    return Setting(plain["link"], budgets, tuple(whole), int(number("seed", low=0, whole=True)))
+
+
+def _data_dir(plain: Mapping[str, Any]) -> Path:
+    from traces.catalog import default_data_dir
+
+    return Path(plain["data_dir"]).expanduser() if plain["data_dir"] is not None else default_data_dir()
+
+
+def _workers(plain: Mapping[str, Any], number: Settings) -> int:
+    import os
+
+    if plain["workers"] is not None:
+        return int(number("workers", low=1, whole=True))
+    return max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
+def _folder(plain: Mapping[str, Any], name: str) -> Path:
+    place = Path("results") / name if plain["out"] is None else Path(plain["out"]).expanduser()
+    return place.absolute()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point."""
+    return run_command("validate", run, summary=SUMMARY, examples=EXAMPLES, argv=argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""How the measured engines plan a step: policy and token budget, with the source of each.
+
+* vLLM V1 and TensorRT-LLM mix decodes and prompt chunks in one step: role ``mixed``.
+* SGLang computes waiting prompts before it goes on with decodes (its default, without mixed chunks): role ``split``
+  with all of the contested time for prefill. A share rounds to permille, so :data:`PREFILL_FIRST` is 1,000 of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from research.validating.protocols import INFERENCEX, Protocol
+
+PREFILL_FIRST = 0.9999
+"""Prefill share of a split worker that rounds to all of it."""
+
+PREFILL_WORKER_TOKENS = 16384
+"""Step budget of disaggregated prefill workers: an assumption, the recipes of those runs are not in the table."""
+
+_BIG_MEMORY = ("b200", "gb200")
+"""GPUs with more than 160 GB, for which SGLang takes longer chunks by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepPolicy:
+    """How one engine instance plans its steps.
+
+    Attributes:
+        role: of the worker that stands for it.
+        budget_tokens: most tokens of a step.
+        max_num_seqs: most requests that run at once.
+        source: where the budget is written.
+    """
+
+    role: str
+    budget_tokens: int
+    max_num_seqs: int
+    source: str
+
+
+def step_policy(run: Mapping[str, Any], protocol: Protocol, budgets: Mapping[str, int | None]) -> StepPolicy:
+    """The step policy of a colocated engine.
+
+    Args:
+        run: a measured run (columns of ``serving_runs``).
+        protocol: of its campaign.
+        budgets: step budgets by engine that replace the published ones, None where they do not.
+    """
+    engine, users = str(run["engine"]), int(run["users"])
+    role = "split" if engine == "sglang" else "mixed"
+    budget, source = _budget(run, protocol)
+    own = budgets.get(engine)
+    if own is not None:
+        budget, source = own, "given on the command line"
+    return StepPolicy(role, budget, max(users, _sequences(engine, protocol)), source)
+
+
+def _sequences(engine: str, protocol: Protocol) -> int:
+    """Least limit of running requests; InferenceX sets it to the number of users or above."""
+    return {"vllm": 512 if protocol is INFERENCEX else 1024, "trtllm": 2048}.get(engine, 1)
+
+
+def _budget(run: Mapping[str, Any], protocol: Protocol) -> tuple[int, str]:
+    engine, gpu, model = str(run["engine"]), str(run["gpu"]), str(run["model"])
+    prompt, output, users = int(run["prompt_tokens"]), int(run["output_tokens"]), int(run["users"])
+    big = gpu.startswith(_BIG_MEMORY)
+    if engine == "vllm":
+        if protocol is INFERENCEX:
+            return 8192, "InferenceX benchmarks/70b_fp8_h100_slurm.sh, 70b_fp4_b200_docker.sh: max-num-batched-tokens"
+        return 8192, "default of vLLM's API server on GPUs of 70 GiB or more (vllm/engine/arg_utils.py)"
+    if engine == "sglang":
+        if protocol is INFERENCEX and big:
+            return 32768, "InferenceX benchmarks/dsr1_fp8_b200*.sh: --chunked-prefill-size 32768"
+        return (16384 if big else 8192), "default by GPU memory (sglang/srt/server_args.py: chunked_prefill_size)"
+    if protocol is not INFERENCEX:
+        return 8192, "default of trtllm-serve: max_num_tokens"
+    if "Llama-3.1-70B" in model:
+        if run["precision"] == "fp4":
+            slack = 20 if (prompt, output) == (1024, 1024) else 200
+            return prompt + output + slack, "InferenceX benchmarks/70b_fp4_b200_trt_slurm.sh: --max_num_tokens"
+        return 16384, "InferenceX benchmarks/70b_fp8_b200_trt_slurm.sh: --max_num_tokens"
+    whole = (users + prompt + 64 + 63) // 64 * 64
+    return whole, "InferenceX benchmarks/dsr1_fp8_b200_trt_slurm.sh: MAX_NUM_TOKENS = (CONC+ISL+64+63)/64*64"

@@ -1,0 +1,61 @@
+"""Backtests that were made, by cluster: one file each, which a comparison on that cluster can look for.
+
+``<folder>/<key>.json`` with ``key = cluster_key(cluster)``::
+
+    {"format": 1, "cluster": NAME, "profiles": [...], "trace": NAME, "trace_sha256": ..., "requests": n,
+     "ttft": {"median_abs_error_percent": ..., "bias_percent": ...}, "tpot": {...}, "summary": PATH, "code": SHA}
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from envs.cluster.spec import ClusterSpec
+from research.evidence.runs import code_version, key_of, write_json
+
+FORMAT = 1
+FOLDER = Path("results") / "backtests"
+"""Where commands look, below the folder they are called in."""
+
+
+def cluster_key(cluster: ClusterSpec) -> str:
+    """Names a cluster by what decides its times: its workers, their laws and the handover; not by its name or view."""
+    workers = [
+        {
+            "profile": worker.profile.name,
+            "step": asdict(worker.profile.step),
+            "tables": None if worker.profile.tables is None else asdict(worker.profile.tables),
+            "kv": asdict(worker.profile.kv),
+            "role": worker.role,
+            "group": worker.group,
+            "max_batched_tokens": worker.max_batched_tokens,
+            "max_num_seqs": worker.max_num_seqs,
+            "kv_tokens": worker.kv_tokens,
+            "prefix_cache": worker.prefix_cache,
+            "prefill_share": worker.prefill_share,
+        }
+        for worker in cluster.workers
+    ]
+    law = cluster.handover
+    terms = (law.dispatch_s, law.connect_s, law.base_s, law.per_block_s, law.bandwidth_bytes_per_s)
+    return key_of({"workers": workers, "handover": list(terms)})
+
+
+def leave(cluster: ClusterSpec, content: dict[str, Any], folder: Path = FOLDER) -> Path:
+    """Write the mark of a backtest; a later one of the same cluster replaces it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{cluster_key(cluster)}.json"
+    write_json(path, {"format": FORMAT, **content, "code": code_version()})
+    return path.absolute()
+
+
+def find(cluster: ClusterSpec, folder: Path = FOLDER) -> dict[str, Any] | None:
+    """The last backtest of a cluster; None if there is none that can be read."""
+    try:
+        content = json.loads((folder / f"{cluster_key(cluster)}.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) and content.get("format") == FORMAT else None

@@ -1,0 +1,116 @@
+"""The profile of a measured engine instance, from op tables alone: nothing in it is fitted to the runs it predicts.
+
+The one place where validation asks for a profile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from envs.hardware.errors import MeasurementError, ProfileError
+from envs.hardware.gpu import load_gpu
+from envs.hardware.model_shape import kv_law, load_model
+from envs.hardware.profile import Profile
+
+PRECISIONS = {"fp4": "nvfp4"}
+"""Precision of a run -> that of a profile."""
+MAX_NEW_TOKENS = 16384
+MAX_SEQS = 512
+UTILISATION = 0.9
+DENSE = ("Llama-3.1-8B", "Llama-3.1-70B", "Qwen3-32B")
+"""Dense models, by what their name holds; runs of theirs carry degrees of experts all the same."""
+
+
+def is_dense(run: Mapping[str, Any]) -> bool:
+    """Whether a run's model has no experts."""
+    return any(word in str(run["model"]) for word in DENSE)
+
+
+class NoProfileError(Exception):
+    """No op tables, model shape or GPU for a run; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One engine instance, or one data-parallel rank of it.
+
+    Attributes:
+        model: as in the table of runs.
+        gpu: as in the table of runs.
+        engine: ``vllm``, ``sglang`` or ``trtllm``.
+        engine_version: as recorded, may be empty.
+        tensor_parallel: GPUs that share attention heads.
+        pipeline_parallel: stages.
+        data_parallel: ranks that share the experts.
+        experts: (tensor-parallel, expert-parallel) degree of the experts, (1, 1) for a dense model.
+        precision: of the weights.
+        kv_precision: of the KV cache.
+    """
+
+    model: str
+    gpu: str
+    engine: str
+    engine_version: str
+    tensor_parallel: int
+    pipeline_parallel: int
+    data_parallel: int
+    experts: tuple[int, int]
+    precision: str
+    kv_precision: str
+
+
+def instance_of(run: Mapping[str, Any], phase: str = "") -> Instance:
+    """The instance that a run was made with; ``phase`` is ``prefill_`` or ``decode_`` where they differ.
+
+    Weights below 16 bits have an FP8 cache: so the launch scripts of InferenceX (``kv-cache-dtype: fp8``); for the
+    other campaigns it is an assumption.
+    """
+    named = str(run["precision"] or "bf16")
+    precision = PRECISIONS.get(named, named)
+    return Instance(
+        model=str(run["model"]),
+        gpu=str(run["gpu"]),
+        engine=str(run["engine"]),
+        engine_version=str(run["engine_version"] or ""),
+        tensor_parallel=int(run[f"{phase}tp"]),
+        pipeline_parallel=int(run[f"{phase}pp"] or 1),
+        data_parallel=int(run[f"{phase}dp"] or 1),
+        experts=(1, 1) if is_dense(run) else (int(run[f"{phase}moe_tp"] or 1), int(run[f"{phase}moe_ep"] or 1)),
+        precision=precision,
+        kv_precision="bf16" if precision in ("bf16", "fp16") else "fp8",
+    )
+
+
+@cache
+def engine_profile(instance: Instance, data_dir: Path) -> Profile:
+    """The profile of an instance; made once a process.
+
+    Raises:
+        NoProfileError: nothing to make it from.
+    """
+    from envs.hardware.fit import fit_step_law
+    from envs.hardware.sources.compose import Composer
+    from envs.hardware.sources.grids import compose_steps
+    from envs.hardware.sources.op_tables import load_op_tables
+
+    if instance.pipeline_parallel > 1:
+        raise NoProfileError(f"no step law for pipeline parallelism (pp {instance.pipeline_parallel})")
+    if instance.data_parallel > 1 or instance.experts != (1, 1):
+        raise NoProfileError("no step law for data or expert parallelism yet")
+    tp, precision, kv_precision = instance.tensor_parallel, instance.precision, instance.kv_precision
+    try:
+        shape, gpu = load_model(instance.model), load_gpu(instance.gpu)
+        kv = kv_law(shape, gpu, tp, precision, kv_precision, UTILISATION)
+        ops = load_op_tables(data_dir, instance.gpu, instance.engine, instance.engine_version or None)
+        composer = Composer(ops, shape, gpu, tp, precision, kv_precision)
+        fit = fit_step_law(compose_steps(composer, MAX_NEW_TOKENS, MAX_SEQS, kv.capacity_tokens))
+    except (MeasurementError, ProfileError) as error:
+        raise NoProfileError(str(error)) from error
+    name = f"{shape.name}-{precision}-{gpu.name}-tp{tp}-{instance.engine}"
+    return Profile(
+        name, shape.name, gpu.name, tp, instance.engine, precision, fit.law, kv, engine_version=instance.engine_version
+    )

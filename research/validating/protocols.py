@@ -1,0 +1,79 @@
+"""How measured runs were driven: rounds, lengths, start. An input of validation, with its source, never a fit.
+
+What the load generator does moves mean TTFT by tens of per cent. Where it was published, it is used as published;
+where it was not, every plausible number of rounds is run: the middle one is scored, the others are its uncertainty.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from traces import Trace
+from traces.clients import client_trace
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """A load generator: closed-loop users that all start at once.
+
+    Attributes:
+        name: short name.
+        rounds: requests of each user; several where it is not known, in rising order.
+        shortest: lengths are drawn evenly from ``[shortest, 1]`` times the nominal one; 1: all are nominal.
+        warm: whether requests were served before those that count, so that connections exist.
+        source: where this is written, or that it is written nowhere.
+    """
+
+    name: str
+    rounds: tuple[int, ...]
+    shortest: float
+    warm: bool
+    source: str
+
+    @property
+    def scored_rounds(self) -> int:
+        """The number of rounds that is scored: the middle one of those that may have been."""
+        return self.rounds[(len(self.rounds) - 1) // 2]
+
+    def mean_tokens(self, nominal: int) -> int:
+        """Mean length of a request of this nominal length."""
+        return max(1, round(nominal * (1.0 + self.shortest) / 2.0))
+
+    def trace(self, users: int, rounds: int, prompt_tokens: int, output_tokens: int, seed: int = 0) -> Trace:
+        """The requests, as the simulator replays clients; lengths are nominal ones.
+
+        The generator hands the next prompt to whichever client is free; here each user has its own ``rounds``
+        requests, so the last ones overlap a little less.
+        """
+        jitter = (1.0 - self.shortest) / (1.0 + self.shortest)
+        prompt, output = self.mean_tokens(prompt_tokens), self.mean_tokens(output_tokens)
+        return client_trace(users, rounds, prompt, output, jitter, "together", seed)
+
+
+INFERENCEX = Protocol(
+    "inferencex",
+    rounds=(10,),
+    shortest=0.8,
+    warm=True,
+    source=(
+        "SemiAnalysisAI/InferenceX benchmarks/*.sh: benchmark_serving.py --num-prompts CONC*10 --max-concurrency CONC "
+        "--request-rate inf --random-range-ratio 0.8 --ignore-eos; lengths np.random.randint(int(L*0.8), L + 1)"
+    ),
+)
+UNKNOWN = Protocol(
+    "unknown",
+    rounds=(3, 5, 10),
+    shortest=1.0,
+    warm=True,
+    source="not published with the runs: fixed lengths assumed, 3, 5 and 10 rounds run",
+)
+PROTOCOLS = (INFERENCEX, UNKNOWN)
+
+_INFERENCEX = re.compile(r"^(\d{4}-\d{2}-\d{2}\.csv|db-dump/.*)$")
+"""Campaigns that are dumps of InferenceX's database; the others are NVIDIA's own files."""
+
+
+def protocol_of(campaign: str) -> Protocol:
+    """The protocol of a campaign (column ``campaign`` of the measured runs)."""
+    return INFERENCEX if _INFERENCEX.match(campaign) else UNKNOWN

@@ -1,0 +1,133 @@
+"""What a validation prints."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from research.validating.scores import GROUPS, METRICS, SOURCES
+
+
+def errors_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """MAPE / median in per cent of each metric; the simulator's by group, rule and aiconfigurator beside it overall."""
+    table = Table(box=box.SIMPLE, title="error in per cent: mean / median (95 % interval of the mean), bias; runs")
+    table.add_column("")
+    for name in METRICS.values():
+        table.add_column(name, justify="right")
+    named = {
+        **SOURCES,
+        "predicted on rule": "simulator, on the rule's runs",
+        "predicted on aic": "simulator, on its runs",
+    }
+    order = ("predicted", "rule", "predicted on rule", "aic", "predicted on aic")
+    lines = [("all", "all", source, named[source]) for source in order]
+    for group in GROUPS:
+        values = dict.fromkeys(r["value"] for r in rows if r["group"] == group)
+        if len(values) > 1:
+            lines += [(group, value, "predicted", f"{group} {value}") for value in values]
+    for group, value, source, title in lines:
+        cells = [_cell(rows, group, value, source, metric) for metric in METRICS]
+        if any(cells):
+            table.add_row(title, *cells)
+    return table
+
+
+def _cell(rows: Sequence[Mapping[str, Any]], group: str, value: str, source: str, metric: str) -> str:
+    found = [r for r in rows if (r["group"], r["value"], r["source"], r["metric"]) == (group, value, source, metric)]
+    if not found:
+        return ""
+    row = found[0]
+    spread = (
+        ""
+        if math.isnan(row["mape_low_percent"])
+        else f" ({row['mape_low_percent']:.0f} to {row['mape_high_percent']:.0f})"
+    )
+    return f"{row['mape_percent']:.1f} / {row['median_percent']:.1f}{spread} {row['bias_percent']:+.0f}; {row['runs']}"
+
+
+def rounds_words(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What not knowing the rounds leaves open."""
+    out = []
+    for metric in ("ttft", "tpot"):
+        own = {r["source"]: r for r in rows if r["metric"] == metric}
+        if {"lowest", "scored", "highest"} <= own.keys():
+            ends = ", ".join(
+                f"{own[k]['mape_percent']:.1f} / {own[k]['median_percent']:.1f} {said}"
+                for k, said in (("lowest", "at the low end"), ("scored", "scored"), ("highest", "at the high end"))
+            )
+            out.append(
+                f"rounds not published ({own['scored']['runs']} runs): {METRICS[metric]} error {ends} of what they give"
+            )
+    return out
+
+
+def ranking_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Agreement on hard pairs."""
+    table = Table(box=box.SIMPLE, title="hard pairs: the better one is predicted, per cent (95 % interval over strata)")
+    for name in ("", "pairs", "strata", "right", "where 10 % apart", "one-line rules", "bar"):
+        table.add_column(name, justify="left" if name in ("", "one-line rules") else "right")
+    for row in rows:
+        low, high = row["low_percent"], row["high_percent"]
+        spread = "" if math.isnan(low) else f" ({low:.0f} to {high:.0f})"
+        clear = (
+            "" if row["clear_right_percent"] is None else f"{row['clear_right_percent']:.0f} of {row['clear_pairs']}"
+        )
+        rules = ", ".join(f"{name} {value:.0f}" for name, value in row["rules_percent"].items())
+        bar = "" if row["bar_percent"] is None else f"{row['bar_percent']:.0f} {'met' if row['met'] else 'missed'}"
+        title = row["question"] + (", one engine" if row["one_engine"] else "")
+        table.add_row(
+            title, str(row["pairs"]), str(row["strata"]), f"{row['right_percent']:.0f}{spread}", clear, rules, bar
+        )
+    return table
+
+
+def layout_table(verdict: Mapping[str, Any]) -> Table:
+    """Every stratum with both layouts."""
+    table = Table(box=box.SIMPLE, title=f"colocated or disaggregated at an objective: {len(verdict['strata'])} strata")
+    for name in ("stratum", "runs", "objectives", "measured disaggregated", "predicted", "abstained", "wrong"):
+        table.add_column(name, justify="left" if name == "stratum" else "right")
+    for row in verdict["strata"]:
+        runs = " + ".join(str(n) for n in row["runs"].values())
+        wrong = f"{row['wrong']}{' !' if row['confidently_wrong'] else ''}"
+        figures = (row["objectives"], row["measured_disaggregated"], row["predicted"], row["abstained"])
+        table.add_row(row["stratum"], runs, *map(str, figures), wrong)
+    return table
+
+
+def layout_words(verdict: Mapping[str, Any]) -> list[str]:
+    """The confusion table in words."""
+    if not verdict["strata"]:
+        return ["colocated or disaggregated: no stratum of this part has runs of both layouts (part=all has)"]
+    majority = f"always {verdict['majority']}: {verdict['majority_percent']:.0f} %"
+    if not verdict["asked"]:
+        return [
+            f"colocated or disaggregated: no stratum has predictions of both layouts; the majority answer, {majority}"
+        ]
+    right = "none given" if verdict["right_percent"] is None else f"{verdict['right_percent']:.0f} % right"
+    return [
+        f"decisions: {verdict['asked']} in {len(verdict['strata'])} strata, abstained "
+        f"{verdict['abstained_percent']:.0f} %, of the answers given {right}; without doubt "
+        f"{verdict['right_without_doubt_percent']:.0f} %; {majority}",
+        "measured -> predicted: " + ", ".join(f"{name} {n}" for name, n in verdict["confusion"].items()),
+        "confidently wrong in: " + ("; ".join(verdict["confidently_wrong"]) or "no stratum"),
+    ]
+
+
+def bars_words(bars: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Each bar and what was reached."""
+    out = []
+    for row in bars:
+        name = {"mape": "MAPE", "median": "median"}[row["statistic"]]
+        bar = f"bar {METRICS[row['metric']]} {name} {row['bar_percent']:g} %"
+        if row["reached_percent"] is None:
+            out.append(f"{bar}: nothing to score")
+            continue
+        part = "" if row["runs"] == row["of"] else f" on the {row['runs']} of {row['of']} runs that are predicted"
+        apart = row["possible_percent"]
+        beside = "" if apart is None else f"; {apart:.1f} % without runs above their GPUs' peak arithmetic"
+        out.append(f"{bar}: {row['reached_percent']:.1f} %, {'met' if row['met'] else 'missed'}{part}{beside}")
+    return out

@@ -1,0 +1,175 @@
+"""The command: a part of measured runs from end to end, resumed; a backtest of a log; mistakes told in one line."""
+
+from __future__ import annotations
+
+import json
+
+import polars as pl
+import pytest
+
+from envs.cluster.presets import parse_cluster
+from envs.hardware.load import load_handover, load_profile
+from research import replay, validate
+from research.cli import compose_config
+from research.validating import backtest, marks, serving, work
+from tests.research.validate_runs import profile, write_table
+
+
+def command(out, *words):
+    return validate.main([*words, f"out={out}", "workers=1"])
+
+
+@pytest.fixture
+def data_dir(tmp_path, monkeypatch):
+    folder = tmp_path / "data"
+    write_table(folder)
+    monkeypatch.setattr(serving, "engine_profile", lambda instance, data_dir: profile())
+    return f"data_dir={folder}"
+
+
+def test_a_part_is_predicted_scored_drawn_and_resumed(data_dir, tmp_path, capsys, monkeypatch):
+    assert command(tmp_path / "a", "part=colocated_dense", data_dir) == 0
+    said = capsys.readouterr().out
+    summary = json.loads((tmp_path / "a" / "summary.json").read_bytes())
+    assert (summary["runs"], summary["predicted"], summary["missing"]) == (8, 8, [])
+    assert {b["metric"] for b in summary["bars"]} == {"ttft", "tpot", "tokens_per_gpu"}
+    assert "bar TPOT MAPE 9 %" in said
+    assert f"summary  {tmp_path / 'a' / 'summary.json'}" in said
+    assert (tmp_path / "a" / "runs.png").stat().st_size > 10_000
+    frame = pl.read_parquet(tmp_path / "a" / "runs.parquet")
+    unknown = frame.filter(protocol="unknown")
+    assert (unknown["low_ttft_s"] <= unknown["predicted_ttft_s"]).all()
+    assert unknown["low_ttft_s"].to_list() != unknown["high_ttft_s"].to_list()
+
+    # Stopped in the middle: what is finished is not made again.
+    kept = (tmp_path / "a" / "finished.jsonl").read_text().splitlines()
+    (tmp_path / "a" / "finished.jsonl").write_text("\n".join(kept[:6]) + '\n{"key": "cut o')
+    made = []
+    real = work.serve
+    monkeypatch.setattr(work, "serve", lambda run, *rest: made.append(run["run"]) or real(run, *rest))
+    assert command(tmp_path / "a", "part=colocated_dense", data_dir) == 0
+    assert len(made) == 2
+    again = json.loads((tmp_path / "a" / "summary.json").read_bytes())
+    assert again["errors_percent"] == summary["errors_percent"]
+
+
+def test_predictions_see_no_measured_time(data_dir, tmp_path, monkeypatch):
+    seen = []
+    real = work.serve
+    monkeypatch.setattr(work, "serve", lambda run, *rest: seen.append(set(run)) or real(run, *rest))
+    command(tmp_path / "a", data_dir, "every=4")
+    assert len(seen) == 2
+    assert not any("ttft" in name or "tpot" in name for names in seen for name in names)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["part=colocated_dens"], "did you mean 'colocated_dense'?"),
+        (["part=disaggregated"], "has no such runs"),
+        (["part=vllm_requests"], "no data sheets"),
+        (["part=all", "trace=azure_conv"], "expected one of them"),
+        (["budget_tokens.vllm=0"], "budget_tokens.vllm=0"),
+        (["rounds=[0]"], "rounds=0"),
+        (["link=rdm"], "rdma"),
+        (["trace=azure_conv", "policy=ppd"], "expected policy=logged"),
+    ],
+)
+def test_mistakes_are_one_line(words, message, data_dir, tmp_path, capsys):
+    assert command(tmp_path / "a", data_dir, *words) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_runs_without_a_profile_are_counted_by_reason(tmp_path, capsys):
+    write_table(tmp_path / "data")
+    assert command(tmp_path / "a", f"data_dir={tmp_path / 'data'}") == 0
+    summary = json.loads((tmp_path / "a" / "summary.json").read_bytes())
+    assert summary["predicted"] == 0
+    assert sum(row["runs"] for row in summary["missing"]) == 8
+    said = capsys.readouterr().out
+    assert "nothing to score" in said
+    assert not (tmp_path / "a" / "runs.png").exists()
+
+
+@pytest.mark.usefixtures("public_data")
+def test_real_runs_are_predicted(public_data, tmp_path):
+    assert command(tmp_path / "a", f"data_dir={public_data}", "part=colocated_dense", "every=120") == 0
+    summary = json.loads((tmp_path / "a" / "summary.json").read_bytes())
+    tpot = next(
+        r for r in summary["errors_percent"] if (r["metric"], r["source"], r["group"]) == ("tpot", "predicted", "all")
+    )
+    assert summary["runs"] == 7
+    assert tpot["median_percent"] < 40
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("log")
+    rows = [f"{i * 0.05},{300 + 400 * (i % 3)},{20 + i % 7}" for i in range(90)]
+    (folder / "talk.csv").write_text("\n".join(["arrival_s,prompt_tokens,output_tokens", *rows]))
+    words = [f"trace.path={folder / 'talk.csv'}", "trace.format=table", "policy=round_robin", "cluster=1p2d"]
+    replay.run(compose_config("replay", [*words, f"out={folder}"]))
+    return folder / "run.parquet"
+
+
+def test_a_backtest_of_our_own_run_is_exact_and_leaves_a_mark(log, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert command(tmp_path / "a", f"trace.path={log}", "policy=logged", "cluster=1p2d") == 0
+    summary = json.loads((tmp_path / "a" / "summary.json").read_bytes())
+    assert summary["all"]["ttft"]["requests"] == 90
+    assert summary["all"]["ttft"]["median_abs_error_percent"] == summary["all"]["tpot"]["p90_abs_error_percent"] == 0.0
+    assert [w["worker"] for w in summary["workers"]] == [0, 1, 2]
+    assert summary["workers"][0]["tpot"] is None  # worker 0 prefills only
+    used = load_profile("llama-3.1-70b-fp8-h100-tp4")
+    cluster = parse_cluster("1p2d", profile=used, handover=load_handover("rdma", gpus=4))
+    said = capsys.readouterr().out
+    assert "low load (0 to" in said
+    found = [json.loads(path.read_text()) for path in marks.FOLDER.glob("*.json")]
+    assert [f["trace_sha256"] for f in found] == [summary["trace_sha256"]]
+    assert marks.find(cluster) is None or marks.find(cluster) == found[0]
+
+
+def test_a_backtest_shows_a_slow_world(log, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    other = "hardware.profile=llama2-70b-fp16-a100-tp8"
+    assert command(tmp_path / "a", f"trace.path={log}", "policy=logged", "cluster=1p2d", other) == 0
+    summary = json.loads((tmp_path / "a" / "summary.json").read_bytes())
+    assert summary["all"]["tpot"]["bias_percent"] > 100
+    assert [level["level"] for level in summary["levels"]] == ["low", "middle", "high"]
+
+
+def test_load_counts_the_others_in_flight():
+    frame = pl.DataFrame(
+        {
+            "arrival_s": [0.0, 1.0, 2.0, 10.0],
+            "output_tokens": [3, 1, 2, 1],
+            "ttft_s": [1.0, 0.5, 1.0, None],
+            "tpot_s": [1.0, None, 1.0, None],
+        }
+    )
+    # 0: until 3; 1: until 1.5; 2: until 4; the last without times is an instant.
+    assert backtest.in_flight(frame).tolist() == [0, 1, 1, 0]
+
+
+def test_a_log_without_times_is_refused(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{i * 0.1},500,20,0,1" for i in range(5)]
+    head = "arrival_s,prompt_tokens,output_tokens,prefill_worker,decode_worker"
+    (tmp_path / "log.csv").write_text("\n".join([head, *rows]))
+    assert command(tmp_path / "a", f"trace.path={tmp_path / 'log.csv'}", "trace.format=table", "cluster=1p1d") == 2
+    assert "neither ttft_s nor tpot_s" in capsys.readouterr().err
+
+
+def test_marks_follow_what_decides_the_times_and_not_the_name(tmp_path):
+    used = profile()
+    cluster = parse_cluster("1p1d", profile=used, handover=load_handover("nvlink", gpus=1))
+    path = marks.leave(cluster, {"cluster": "1p1d"}, tmp_path)
+    assert path.is_file()
+    same = parse_cluster("1P1D", profile=used, handover=load_handover("nvlink", gpus=1))
+    assert marks.find(same, tmp_path)["cluster"] == "1p1d"
+    slower = parse_cluster("1p1d", profile=used.with_step(used.step.scaled(1.1)), handover=cluster.handover)
+    assert marks.find(slower, tmp_path) is None
+    path.write_text("{")
+    assert marks.find(cluster, tmp_path) is None

@@ -1,0 +1,164 @@
+"""Errors, rankings and layout decisions from hand-made predictions."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import polars as pl
+import pytest
+
+from research.validating import layouts, ranking, scores
+from research.validating.rules import StaticEstimates, one_line
+from tests.research.validate_runs import disaggregated, measured, run
+
+
+def predicted(ttft_s, tpot_s):
+    row = {"ttft_s": ttft_s, "tpot_s": tpot_s, "preemptions": 0}
+    return {"rounds": [row], "profile": "hand", "role": "mixed", "budget_tokens": 1}
+
+
+def frame_of(rows, guesses):
+    runs = measured(rows)
+    none = [None] * runs.height
+    return scores.gathered(runs, dict(zip(runs["run"], guesses, strict=True)), none, none)
+
+
+def timed(name, ttft_s, tpot_s, gpus=1, **given):
+    return run(run=name, **given) | {"ttft_s": ttft_s, "tpot_s": tpot_s, "gpus": gpus}
+
+
+def test_errors_by_hand():
+    rows = [timed(f"r{i}", 0.1, 0.010, campaign=f"c{i}.csv") for i in range(4)]
+    frame = frame_of(rows, [predicted(0.1, 0.011), predicted(0.2, 0.009), predicted(0.1, 0.010), {"missing": "why"}])
+    tpot, ttft = scores.score(frame, "predicted", "tpot"), scores.score(frame, "predicted", "ttft")
+    assert (tpot["runs"], tpot["clusters"]) == (3, 3)
+    assert tpot["mape_percent"] == pytest.approx(20 / 3)
+    assert tpot["median_percent"] == pytest.approx(10)
+    assert tpot["bias_percent"] == pytest.approx(0)
+    assert (ttft["mape_percent"], ttft["median_percent"]) == (pytest.approx(100 / 3), pytest.approx(0))
+    assert tpot["mape_low_percent"] <= tpot["mape_percent"] <= tpot["mape_high_percent"]
+    assert scores.score(frame, "rule", "tpot") is None
+    # tokens/s per GPU: users * output / (TTFT + TPOT * (output - 1)) / GPUs
+    assert frame["measured_tokens_per_gpu"][0] == pytest.approx(100 / (0.1 + 0.010 * 99))
+
+
+def test_clusters_are_resampled_and_two_are_too_few():
+    values, clusters = np.array([1.0] * 50 + [9.0]), np.array(["a"] * 50 + ["b"])
+    assert all(math.isnan(end[0]) for end in scores.interval(values, clusters, (np.mean,)))
+    low, high = scores.interval(np.append(values, 5.0), np.append(clusters, "c"), (np.mean,))
+    assert (low[0], high[0]) == (1.0, 9.0)  # three draws of one cluster: as wide as the clusters, not as 52 runs
+
+
+def test_bars_are_compared_on_what_was_scored():
+    rows = [timed(f"r{i}", 0.1, 0.010) for i in range(2)]
+    frame = frame_of(rows, [predicted(0.1, 0.0108), {"missing": "why"}])
+    bars = {(b["metric"], b["statistic"]): b for b in scores.against_bars("colocated_dense", scores.table(frame), 2)}
+    assert bars["tpot", "mape"]["met"]
+    assert not bars["tpot", "median"]["met"]
+    assert (bars["tpot", "mape"]["runs"], bars["tpot", "mape"]["of"]) == (1, 2)
+
+
+def test_rounds_that_are_not_known_give_a_range():
+    rows = [timed("r0", 0.1, 0.010)]
+    rounds = [{"ttft_s": t, "tpot_s": 0.010, "preemptions": 0} for t in (0.3, 0.2, 0.1)]
+    frame = frame_of(rows, [predicted(0, 0) | {"rounds": rounds}])
+    found = {r["source"]: r["mape_percent"] for r in scores.by_rounds(frame) if r["metric"] == "ttft"}
+    assert found == {"lowest": pytest.approx(0), "scored": pytest.approx(100), "highest": pytest.approx(200)}
+
+
+def test_hard_pairs():
+    rows = [
+        timed("a", 0.1, 0.0100, gpus=1, users=8, tp=1),
+        timed("b", 0.1, 0.0105, gpus=2, users=32, tp=2),  # more tokens per GPU: 4 x users on 2 x GPUs
+        timed("c", 0.1, 0.0200, gpus=2, users=64, tp=2),  # another TPOT: no pair with them
+        timed("b2", 0.1, 0.0105, gpus=2, users=32, tp=2, campaign="again.csv"),  # the same configuration
+    ]
+    right = [predicted(0.1, 0.010)] * 4
+    found = {r["question"]: r for r in ranking.fidelity(frame_of(rows, right)) if not r["one_engine"]}
+    row = found["tokens/s per GPU at equal TPOT"]
+    assert (row["pairs"], row["strata"], row["right_percent"]) == (2, 1, 100.0)
+    assert row["rules_percent"] == {"fewer GPUs": 0.0, "more users a GPU": 100.0}
+    assert row["met"]
+    wrong = [predicted(0.1, 0.010), predicted(0.1, 0.1), predicted(0.1, 0.1), predicted(0.1, 0.1)]
+    found = {r["question"]: r for r in ranking.fidelity(frame_of(rows, wrong)) if not r["one_engine"]}
+    assert found["tokens/s per GPU at equal TPOT"]["right_percent"] == 0.0
+
+
+def test_worker_ratios_are_compared_among_disaggregated_runs_only():
+    both = [
+        disaggregated(1, 2, run="a", users=8) | {"ttft_s": 0.1, "tpot_s": 0.010, "gpus": 3},
+        disaggregated(2, 1, run="b", users=16) | {"ttft_s": 0.1, "tpot_s": 0.010, "gpus": 3},
+        timed("c", 0.1, 0.010, gpus=3),
+    ]
+    found = [r for r in ranking.fidelity(frame_of(both, [predicted(0.1, 0.01)] * 3)) if "prefill" in r["question"]]
+    assert [(r["pairs"], r["right_percent"]) for r in found] == [(1, 100.0)]
+
+
+def layout_rows():
+    return [
+        timed("a", 0.1, 0.010, users=8),
+        disaggregated(1, 1, run="b", users=32) | {"ttft_s": 0.1, "tpot_s": 0.010, "gpus": 2},
+    ]
+
+
+def test_a_clear_layout_is_answered_and_a_close_one_is_not():
+    clear = layouts.verdict(frame_of(layout_rows(), [predicted(0.1, 0.008), predicted(0.1, 0.008)]))
+    assert clear["confusion"] == {
+        "disaggregated -> disaggregated": clear["asked"] - 5,
+        "disaggregated -> abstain": 5,
+    } or (set(clear["confusion"]) == {"disaggregated -> disaggregated"})
+    assert (clear["right_percent"], clear["confidently_wrong"], len(clear["strata"])) == (100.0, [], 1)
+    assert (clear["majority"], clear["majority_percent"]) == ("disaggregated", 100.0)
+    close = layouts.verdict(frame_of(layout_rows(), [predicted(0.1, 0.008), predicted(0.1, 0.0158)]))
+    assert close["abstained_percent"] > 0
+    wrong = layouts.verdict(frame_of(layout_rows(), [predicted(0.1, 0.002), predicted(0.1, 0.008)]))
+    assert wrong["right_percent"] == 0.0
+    assert len(wrong["confidently_wrong"]) == 1
+
+
+def test_strata_without_predictions_are_listed_all_the_same():
+    verdict = layouts.verdict(frame_of(layout_rows(), [{"missing": "x"}, {"missing": "x"}]))
+    assert [(row["objectives"] > 0, row["predicted"]) for row in verdict["strata"]] == [(True, 0)]
+    assert (verdict["asked"], verdict["right_percent"], verdict["majority"]) == (0, None, "disaggregated")
+
+
+def test_the_rule_is_its_one_line():
+    made = measured([timed("a", 1, 1, gpus=2, users=4, model="meta-llama/Llama-3.1-8B", precision="bf16")]).row(
+        0, named=True
+    )
+    ttft, tpot = one_line(made)
+    prompt = 2 * 8_030_261_248 * 1000 / (2 * 9.89e14)
+    assert ttft == pytest.approx(prompt, rel=1e-3)
+    assert tpot == pytest.approx((2 * 8_030_261_248 + 4 * 1050 * 131_072) / (2 * 3.35e12) + 4 * prompt / 100, rel=1e-3)
+    assert one_line(made | {"dense": False}) is None
+
+
+def test_a_run_on_too_few_gpus_is_told_apart():
+    rows = [
+        timed("a", 0.1, 0.010, users=1, campaign="a.csv"),
+        timed(
+            "b", 0.1, 0.010, users=5000, campaign="b.csv"
+        ),  # 32B parameters, 5,000 x 1,100 tokens in 1.1 s on one GPU
+    ]
+    frame = frame_of(rows, [predicted(0.1, 0.011), predicted(0.1, 0.1)])
+    assert frame["arithmetic"].to_list() == ["within peak", "above the GPUs' peak"]
+    bars = {(b["metric"], b["statistic"]): b for b in scores.against_bars("colocated_dense", scores.table(frame), 2)}
+    assert bars["tpot", "mape"]["reached_percent"] == pytest.approx(455)  # it counts: rules were fixed before
+    assert bars["tpot", "mape"]["possible_percent"] == pytest.approx(10)
+
+
+def test_static_estimates_match_batch_and_length(tmp_path):
+    (tmp_path / "derived").mkdir()
+    base = {"model": "Qwen/Qwen3-32B", "system": "h100_sxm", "backend": "vllm", "tp": 1, "quant": "fp8", "osl": 2}
+    rows = [
+        base | {"mode": "static_ctx", "batch": 1, "isl": isl, "ttft_ms": isl / 10, "tpot_ms": 0.0}
+        for isl in (500, 2000)
+    ] + [base | {"mode": "static_gen", "batch": 4, "isl": isl, "ttft_ms": 0.0, "tpot_ms": 9.0} for isl in (500, 2000)]
+    pl.DataFrame(rows).write_csv(tmp_path / "derived" / "aic_estimates.csv")
+    estimates = StaticEstimates(tmp_path)
+    made = measured([timed("a", 1, 1, users=4)]).row(0, named=True)
+    assert estimates.of(made) == (pytest.approx(0.1), pytest.approx(0.009))
+    assert estimates.of(made | {"users": 5})[1] is None
+    assert estimates.of(made | {"prompt_tokens": 4000}) == (None, None)
+    assert StaticEstimates(tmp_path / "nowhere").of(made) == (None, None)

@@ -1,0 +1,103 @@
+"""A measured run on the simulator: protocol, engine policy, cluster, times by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from research.validating import serving
+from research.validating.engines import step_policy
+from research.validating.protocols import INFERENCEX, UNKNOWN, protocol_of
+from research.validating.serving import Setting, cluster_of, serve
+from tests.research.validate_runs import disaggregated, profile, run
+
+HERE = Path()
+
+
+@pytest.fixture(autouse=True)
+def _hand(monkeypatch):
+    monkeypatch.setattr(serving, "engine_profile", lambda instance, data_dir: profile())
+
+
+def test_campaigns_have_the_protocol_that_was_published():
+    assert protocol_of("2026-04-06.csv") is protocol_of("db-dump/2026-04-27") is INFERENCEX
+    assert protocol_of("<upstream-home>/data/h100_sxm/vllm/0.12.0/Qwen_Qwen3-32B.csv") is UNKNOWN
+    assert protocol_of("kimi-k2.5-gap-analysis.csv") is UNKNOWN
+
+
+def test_lengths_are_drawn_as_the_benchmark_does():
+    frame = INFERENCEX.trace(8, 10, 1000, 100).frame
+    assert frame.height == 80
+    for column, nominal in (("prompt_tokens", 1000), ("output_tokens", 100)):
+        assert 0.8 * nominal <= frame[column].min() < 0.82 * nominal
+        assert 0.97 * nominal < frame[column].max() <= nominal + 1
+    fixed = UNKNOWN.trace(4, 3, 1000, 100).frame
+    assert fixed["prompt_tokens"].unique().to_list() == [1000]
+    assert (frame["arrival_s"] == 0.0).all()
+
+
+def test_a_lone_user_by_hand():
+    served = serve(run(), Setting(), HERE)
+    assert [row["rounds"] for row in served["rounds"]] == [3, 5, 10]
+    for row in served["rounds"]:  # one prompt of 1,000 tokens in one step; then 99 steps of 10 ms
+        assert row["ttft_s"] == pytest.approx(0.020)
+        assert row["tpot_s"] == pytest.approx(0.010)
+        assert row["served"] == row["requests"] == row["rounds"]
+
+
+def test_rounds_given_replace_only_what_was_not_published():
+    assert [r["rounds"] for r in serve(run(), Setting(rounds=(2,)), HERE)["rounds"]] == [2]
+    published = serve(run(campaign="2026-04-06.csv"), Setting(rounds=(2,)), HERE)
+    assert [r["rounds"] for r in published["rounds"]] == [10]
+
+
+def test_prompts_first_or_mixed():
+    """Two users, a budget of one prompt, one token of output left while the second prompt waits."""
+    budgets = (("sglang", 1000), ("vllm", 1000))
+    asked = {"users": 2, "output_tokens": 2}
+    mixed = serve(run(**asked), Setting(rounds=(1,), budgets=budgets), HERE)["rounds"][0]
+    first = serve(run(engine="sglang", **asked), Setting(rounds=(1,), budgets=budgets), HERE)["rounds"][0]
+    # Prompts first: prompt A 20 ms, prompt B 20 ms, then both decode in 10 ms: A's gap is 30 ms, B's 10 ms.
+    assert first["ttft_s"] == pytest.approx((0.020 + 0.040) / 2)
+    assert first["tpot_s"] == pytest.approx((0.030 + 0.010) / 2)
+    # Mixed: A decodes beside 999 tokens of prompt B (19.99 ms), whose last token takes a step more.
+    assert mixed["tpot_s"] == pytest.approx((0.01999 + 0.010) / 2)
+    assert mixed["ttft_s"] == pytest.approx((0.020 + 0.020 + 0.01999 + 0.01001) / 2)
+
+
+def test_budgets_follow_the_launch_scripts():
+    def budget(**given):
+        made = run(**given)
+        return step_policy(made, protocol_of(made["campaign"]), {}).budget_tokens
+
+    inferencex = {"campaign": "2026-03-25.csv", "model": "meta-llama/Llama-3.1-70B"}
+    assert budget(**inferencex) == 8192
+    assert budget(engine="trtllm", **inferencex) == 16384
+    assert (
+        budget(engine="trtllm", **inferencex | {"precision": "fp4", "prompt_tokens": 1024, "output_tokens": 1024})
+        == 2068
+    )
+    moe = {"campaign": "db-dump/2026-04-27", "model": "deepseek-ai/DeepSeek-R1", "engine": "trtllm"}
+    assert budget(**moe, users=64, prompt_tokens=1024) == 1152
+    assert (budget(engine="sglang"), budget(engine="sglang", gpu="b200_sxm")) == (8192, 16384)
+    assert step_policy(run(), UNKNOWN, {"vllm": 2048}).budget_tokens == 2048
+
+
+def test_a_disaggregated_run_has_its_workers_ranks_and_handovers():
+    made = disaggregated(2, 1, users=4, campaign="db-dump/2026-04-27") | {"decode_dp": 3}
+    protocol = protocol_of(made["campaign"])
+    cluster = cluster_of(made, step_policy(made, protocol, {}), protocol, Setting(link="tcp"), HERE)
+    assert [w.role for w in cluster.workers] == ["prefill"] * 2 + ["decode"] * 3
+    assert [w.group for w in cluster.workers] == [-1, -1, 2, 2, 2]
+    assert (cluster.handover.name, cluster.handover.connect_s) == ("tcp", 0.0)
+    alone = serve(disaggregated(1, 1), Setting(rounds=(1,), link="tcp"), HERE)["rounds"][0]
+    law = cluster.handover
+    # Prefill, two hops, the pull, and the decode worker's step over the last prompt token.
+    by_hand = 0.020 + law.dispatch_s + law.seconds(1000 * 1000.0, 63) + 0.010
+    assert alone["ttft_s"] == pytest.approx(by_hand, rel=1e-3)
+
+
+def test_gb200_racks_hand_over_by_nvlink_and_others_by_rdma():
+    names = [serving.link_of({"gpu": g}, Setting(), (profile(),), True).name for g in ("gb200", "h100_sxm")]
+    assert names == ["nvlink", "rdma"]
