@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import polars as pl
+
 from traces.arrivals import ArrivalFit, fit_arrivals
 from traces.check import BY_NAME
 from traces.errors import TraceError, nearest
@@ -160,6 +162,10 @@ def _not_kept(trace: Trace, rare: float) -> tuple[str, ...]:
             "that sessions end before they reach their limit: contexts are compacted more often than in the source",
             f"growth within {TOLERANCE_TOKENS} tokens below the answer counts as the answer kept",
         ]
+        think = trace.frame.filter(pl.col("turn") > 1)["think_s"]
+        if think.null_count():
+            rest = "those of the others" if think.null_count() < think.len() else "0, so that replay=closed says little"
+            found.append(f"think times of {think.null_count()} later turns are not in the source: drawn as {rest}")
         if any(name in trace.frame.columns for name in LABELS):
             found.append("labels that change within a session (the first turn's count), later turns by label")
     if trace.prefix_block_tokens:

@@ -76,7 +76,8 @@ class SessionLaw:
         edited_share: of growing turns that repeat only the beginning of the prompt before.
         edited_kept: which share of it.
         compaction: shrinking prompts, or None.
-        max_context_tokens: longest prompt + output; a session that would grow beyond it ends.
+        max_context_tokens: longest prompt + output; a session that would grow beyond it is compacted, or ends where
+            the source has no compaction.
     """
 
     turns: Marginal
@@ -236,6 +237,9 @@ def draw_turns(
         before, said, alive = context[:m], answer[:m], alive[:m]
         context, kept = _grow(law, before, said, stage.new_tokens.at(u[:, 0]), large[:m], rng)
         answer = stage.output_tokens.at(u[:, 1]).astype(np.int64).clip(min=1)
+        if law.compaction is not None:
+            over = np.flatnonzero(context + answer > law.max_context_tokens)
+            context[over], kept[over] = _compact(law.compaction, before[over], rng)
         alive = alive & (context + answer <= law.max_context_tokens)
         parts.append((order[:m][alive], np.full(int(alive.sum()), turn), context[alive], answer[alive],
                       stage.think_s.at(u[:, 2])[alive].clip(min=0.0), kept[alive]))  # fmt: skip
@@ -277,8 +281,12 @@ def _grow(
     if law.compaction is not None:
         hazard = np.asarray(law.compaction.share)[large, np.searchsorted(law.compaction.context_tokens, before)]
         at = np.flatnonzero(rng.random(n) < hazard)
-        ratio = law.compaction.prompt_ratio.at(rng.random(at.size))
-        prompt[at] = np.maximum(ratio * before[at], 1).astype(np.int64)
-        share = law.compaction.kept_ratio.at(rng.random(at.size))
-        kept[at] = np.minimum((share * before[at]).astype(np.int64), prompt[at])
+        prompt[at], kept[at] = _compact(law.compaction, before[at], rng)
     return prompt, kept
+
+
+def _compact(law: Compaction, before: Ints, rng: np.random.Generator) -> tuple[Ints, Ints]:
+    """Prompts after a compaction, and what they keep of the (n,) ones before."""
+    prompt = np.maximum(law.prompt_ratio.at(rng.random(before.size)) * before, 1).astype(np.int64)
+    kept = (law.kept_ratio.at(rng.random(before.size)) * before).astype(np.int64)
+    return prompt, np.minimum(kept, prompt)
