@@ -172,6 +172,21 @@ def test_progress_names_each_family_and_equal_seeds_give_equal_fits() -> None:
     assert fit_arrivals(*data, families=("poisson", "multiscale")) == fit
 
 
+def test_odd_arrivals_give_a_law_or_an_error_of_ours() -> None:
+    rng = np.random.default_rng(13)
+    for arrivals in (
+        np.arange(40) + rng.random(40) * 1e-5,  # all but regular
+        np.cumsum(rng.pareto(0.6, 40) + 1e-7),  # no mean
+        1e6 + np.sort(rng.random(40)),  # nothing for days, then everything
+        np.sort(rng.random(40) * 4e6),  # a few a day
+        np.sort(np.r_[np.zeros(20), rng.random(20)]),  # half at one stamp
+    ):
+        span = float(arrivals[-1]) + 1e-3
+        fit = fit_arrivals(arrivals, span, arrivals, span)
+        assert np.isfinite(list(fit.scores.values())).all()
+        assert fit.law.rate_per_s == pytest.approx(40 / span, rel=9)
+
+
 def test_what_cannot_be_fitted_is_refused() -> None:
     train, span, held, _ = two(Renewal("poisson", 0.2, 1.0), 100.0, 12)
     with pytest.raises(TraceError, match="30 arrivals or more"):

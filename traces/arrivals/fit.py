@@ -29,9 +29,10 @@ from traces.arrivals.dispersion import (
     mean_dispersion,
     scales_of,
 )
-from traces.arrivals.diurnal import DAY_S
+from traces.arrivals.diurnal import DAY_S, Diurnal
 from traces.arrivals.families import COUNTED, FITS, UNDER_A_PERIOD, Sample, clock_of, fit_family
 from traces.arrivals.law import ArrivalLaw, Floats, positive
+from traces.arrivals.modulated import Modulated
 from traces.arrivals.stretches import NAME, Stretches, clean
 from traces.errors import TraceError, nearest
 
@@ -106,8 +107,10 @@ def fit_arrivals(
         if progress:
             progress(name)
         law = fit_family(name, sample, clock, data.skipped_s)
-        if law is not None:
+        if law is not None and (name == "poisson" or _usable(law, data.train_s.size / data.train_duration_s)):
             laws[name] = law
+    if not laws:
+        raise TraceError(file=NAME, column="families", value=names, expected="a family that these arrivals can fit")
     parts = {name: data.parts(law) for name, law in laws.items()}
     n = data.held_out_s.size
     scores = {name: float(part.sum() / n) for name, part in parts.items()}
@@ -147,6 +150,13 @@ def _offered(families: Sequence[str] | None, data: Stretches, period_s: float | 
     return list(dict.fromkeys(families))
 
 
+def _usable(law: ArrivalLaw, rate_per_s: float) -> bool:
+    """Whether a law is one of the whole stretch: not of gaps that leave out most of it, nor of states nobody sees."""
+    inner = law.steady if isinstance(law, Diurnal) else law
+    seen = not isinstance(inner, Modulated) or inner.jumps_per_s < 100 * rate_per_s
+    return 0.1 * rate_per_s < law.rate_per_s < 10 * rate_per_s and seen
+
+
 def _nearest(laws: Mapping[str, ArrivalLaw], data: Stretches, seed: int) -> str:
     """Of tied laws: those with even residuals first, then the one whose windows come nearest in dispersion."""
     from scipy import stats
@@ -183,7 +193,8 @@ def _tests(
     if tests["ks_p"] < _LEVEL:
         faults.append(f"its residuals are not even (KS {tests['ks']:.3f}, p {tests['ks_p']:.1e})")
     span = data.held_out_duration_s
-    held = dispersion_curve(data.held_out_s, span, [s for s in REPORTED_S if s >= (data.step_s or 0.0)])
+    least = max(data.step_s or 0.0, 0.1 * span / data.held_out_s.size)  # shorter intervals are all but empty
+    held = dispersion_curve(data.held_out_s, span, [scale for scale in REPORTED_S if scale >= least])
     rng = np.random.default_rng(seed)
     law = data.at_held_out(laws[chosen])
     drawn = drawn_curves(law, np.array(list(held)), span, rng, _WINDOWS)

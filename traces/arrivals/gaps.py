@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,6 +39,7 @@ class Gaps:
         return float(np.mean((k - 1) * np.log(gaps) - gaps / scale) - special.gammaln(k) - k * np.log(scale))
 
 
+SHAPES = (0.01, 500.0)
 GAP_FAMILIES = ("poisson", "gamma", "weibull")
 
 
@@ -46,21 +47,32 @@ def fit_gaps(family: str, gaps: Floats) -> Gaps:
     """Maximum likelihood of one family on gaps above 0."""
     if family == "poisson":
         return Gaps(family, float(gaps.mean()), 1.0)
-    from scipy import optimize, special
+    from scipy import special
 
     logs = np.log(gaps)
     if family == "gamma":
         target = np.log(gaps.mean()) - logs.mean()
-        shape = optimize.brentq(lambda k: np.log(k) - special.digamma(k) - target, 1e-3, 1e3)
-        return Gaps(family, float(gaps.mean()), float(shape))
+        return Gaps(family, float(gaps.mean()), _root(lambda k: float(np.log(k) - special.digamma(k) - target)))
+
+    top = float(gaps.max())
 
     def slope(k: float) -> float:
-        power = gaps**k
-        return float(np.sum(power * logs) / np.sum(power) - 1 / k - logs.mean())
+        power = (gaps / top) ** k
+        return float(1 / k + logs.mean() - np.sum(power * logs) / np.sum(power))
 
-    shape = float(optimize.brentq(slope, 1e-2, 1e2))
-    scale = float(np.mean(gaps**shape) ** (1 / shape))
+    shape = _root(slope)
+    scale = top * float(np.mean((gaps / top) ** shape) ** (1 / shape))
     return Gaps(family, scale * math.gamma(1 + 1 / shape), shape)
+
+
+def _root(falling: Callable[[float], float]) -> float:
+    """Where it crosses 0, in the shapes allowed: gaps all alike have no largest likelihood, nor have endless tails."""
+    from scipy import optimize
+
+    low, high = SHAPES
+    if falling(low) <= 0:
+        return low
+    return high if falling(high) >= 0 else float(optimize.brentq(falling, low, high))
 
 
 def choose_gaps(fitted_on: Floats, held_out: Floats) -> tuple[Gaps, Mapping[str, float]]:

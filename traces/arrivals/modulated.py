@@ -40,6 +40,11 @@ class Modulated(Stationary):
         return float(stationary(self._switch) @ np.asarray(self.rates_per_s))
 
     @property
+    def jumps_per_s(self) -> float:
+        """Mean changes of state a second."""
+        return float(stationary(self._switch) @ -np.diag(self._switch))
+
+    @property
     def _switch(self) -> Floats:
         return generator(np.asarray(self.switch_per_s))
 
