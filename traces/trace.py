@@ -318,10 +318,10 @@ def _dense(ids: NDArray[Any], name: str) -> NDArray[np.int32]:
         high = int(ids.max())
     first = np.full(high + 1, -1, np.int64)
     first[ids[::-1]] = np.arange(ids.size - 1, -1, -1)  # the last write is the first appearance
-    used = np.flatnonzero(first >= 0)
-    rank = np.zeros(high + 1, np.int32)
-    rank[used[np.argsort(first[used])]] = np.arange(used.size, dtype=np.int32)
-    return np.asarray(rank[ids])
+    appears = np.zeros(ids.size, np.bool_)
+    appears[first[first >= 0]] = True
+    rank = np.cumsum(appears, dtype=np.int32)  # of a position: ids that have appeared up to it
+    return np.asarray(rank[first[ids]] - 1, np.int32)
 
 
 def _canonical(values: pl.Series) -> Iterator[bytes]:
