@@ -49,10 +49,7 @@ def run(config: DictConfig) -> int:
             raise ResearchError(f"part={part} and trace=...: expected one of them, a part of the runs or a log")
         return backtest(plain)
     if part == REQUEST_PART:
-        raise ResearchError(
-            f"part={REQUEST_PART}: the GPUs of those runs (RTX 4090, RTX PRO 6000) have no data sheets and profiles "
-            "here yet, so nothing can be calibrated on their first requests"
-        )
+        return validate_requests(plain)
     return validate(plain, str(part or PARTS[0]))
 
 
@@ -128,6 +125,58 @@ def validate(plain: Mapping[str, Any], part: str) -> int:
     ]
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)
+    return 0
+
+
+def validate_requests(plain: Mapping[str, Any]) -> int:
+    """Calibrate on the first requests of each logged run, judge the rest."""
+    from dataclasses import asdict
+
+    from research.evidence.provenance import command_line, versions
+    from research.evidence.runs import git_state, make_folder, write_json
+    from research.evidence.table import make_console
+    from research.validating import requests, show_requests
+
+    console = make_console()
+    out = _folder(plain, "validate-vllm_requests")
+    make_folder(out)
+    found = []
+    for logged in requests.logged_runs(_data_dir(plain)):
+        with console.status(f"calibrating on the first {requests.CALIBRATION} requests of {logged.name}"):
+            law = requests.calibrate(logged)
+            frame = requests.simulated(logged, law)
+        rows = requests.judge(frame)
+        done = {
+            "name": logged.name,
+            "source": logged.source,
+            "requests": frame.height,
+            "calibrated_on": requests.CALIBRATION,
+            "law": asdict(law),
+            "kv_tokens": logged.worker.profile.kv.capacity_tokens,
+            "max_batched_tokens": logged.worker.max_batched_tokens,
+            "max_num_seqs": logged.worker.max_num_seqs,
+            "backlog": requests.backlog(frame),
+            "quantiles": rows,
+        }
+        frame.write_parquet(out / f"requests_{logged.name.split(',')[0]}.parquet")
+        console.print(show_requests.table(logged.name, rows))
+        for line in show_requests.words(done):
+            console.print(line, highlight=False, soft_wrap=True)
+        found.append(done)
+    summary = {
+        "format": FORMAT,
+        "command": command_line("validate"),
+        "part": "vllm_requests",
+        "runs": found,
+        "versions": versions(),
+        **git_state(),
+        "config": dict(plain),
+    }
+    write_json(out / "summary.json", summary)
+    console.print(
+        f"requests {out}/requests_*.parquet\nsummary  {out / 'summary.json'}", highlight=False, soft_wrap=True
+    )
+    console.print("next     python -m research.validate part=colocated_dense", highlight=False)
     return 0
 
 

@@ -67,7 +67,7 @@ def test_predictions_see_no_measured_time(data_dir, tmp_path, monkeypatch):
     [
         (["part=colocated_dens"], "did you mean 'colocated_dense'?"),
         (["part=disaggregated"], "has no such runs"),
-        (["part=vllm_requests"], "no data sheets"),
+        (["part=vllm_requests"], "requests.jsonl"),
         (["part=all", "trace=azure_conv"], "expected one of them"),
         (["budget_tokens.vllm=0"], "budget_tokens.vllm=0"),
         (["rounds=[0]"], "rounds=0"),

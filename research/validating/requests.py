@@ -1,0 +1,186 @@
+"""Runs of one engine that were logged request by request: calibrated on the first of them, judged on the rest.
+
+LLMServingSim's open vLLM runs. Arrivals and lengths of all requests are inputs; of the measured times only those of
+the first :data:`CALIBRATION` requests are looked at, to find the five coefficients of a step law with which the
+simulator itself reproduces them (a plane, memory bound and compute bound terms in one). No op table is used.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from envs.cluster.slo import LOOSE
+from envs.cluster.spec import ClusterSpec, WorkerSpec
+from envs.hardware.load import load_handover
+from envs.hardware.model_shape import load_model
+from envs.hardware.profile import KvLaw, Profile, StepLaw
+from research.errors import ResearchError
+from traces import Trace, load_trace
+
+BENCH = "measurements/llmservingsim/bench/examples"
+CALIBRATION = 100
+WITHIN_PERCENT = 10.0
+"""The bar: p50 and p90 of the rest within this."""
+TIMES = ("ttft", "tpot", "e2e")
+RESAMPLES = 2000
+SEED = 20260601
+TERMS = ("c0_s", "c_tok_s", "c_attn_s", "c_seq_s", "c_kv_s")
+ACTIVATION_BYTES = 2e9
+"""What a GPU holds besides weights and KV where the log does not say how many KV tokens fit: an assumption."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedRun:
+    """One run of vLLM and how the engine was set.
+
+    Attributes:
+        name: GPU and model.
+        trace: its requests with ``ttft_s`` and ``tpot_s``.
+        worker: the worker that stands for it; its law is the start of the search.
+        source: files it was read from, below the data folder.
+    """
+
+    name: str
+    trace: Trace
+    worker: WorkerSpec
+    source: str
+
+
+def logged_runs(data_dir: Path) -> list[LoggedRun]:
+    """The runs in the data folder.
+
+    Raises:
+        ResearchError: none are there.
+    """
+    files = sorted((data_dir / BENCH).glob("*/*/vllm/requests.jsonl*"))
+    if not files:
+        raise ResearchError(f"part=vllm_requests: no {BENCH}/*/*/vllm/requests.jsonl in the data folder {data_dir}")
+    return [_read(path, data_dir) for path in files]
+
+
+def _read(path: Path, data_dir: Path) -> LoggedRun:
+    trace = load_trace(str(path), "vllm_engine")
+    meta = json.loads((path.parent / "meta.json").read_text())
+    node = json.loads((path.parents[1] / "config.json").read_text())["nodes"][0]["instances"][0]
+    engine, memory = meta["engine_kwargs"], node["npu_mem"]
+    shape = load_model(str(meta["model"]))
+    kv_bytes, weights = shape.kv_bytes(1, "bf16"), shape.weight_bytes("bf16")
+    tokens = (meta.get("kv_cache") or {}).get("num_kv_tokens")
+    if tokens is None:
+        tokens = int((memory["mem_size"] * 2**30 * memory["mem_util"] - weights - ACTIVATION_BYTES) / kv_bytes)
+    bandwidth = memory["mem_bw"] * 1e9
+    first = trace.frame.sort("arrival_s").row(0, named=True)
+    # Weights and KV at the data sheet's bandwidth; prompts at the pace of the very first request.
+    start = StepLaw(
+        floor_s=0.0,
+        c0_s=weights / bandwidth,
+        c_tok_s=max(first["ttft_s"] - weights / bandwidth, 1e-3) / first["prompt_tokens"],
+        c_attn_s=1e-10,
+        c_seq_s=2e-5,
+        c_kv_s=kv_bytes / bandwidth,
+    )
+    name = f"{node['hardware']}, {shape.name}"
+    profile = Profile(
+        name, shape.name, str(node["hardware"]), 1, "vllm", "bf16", start, KvLaw(float(kv_bytes), int(tokens), 16)
+    )
+    worker = WorkerSpec(
+        profile, "mixed", max_batched_tokens=engine["max_num_batched_tokens"], max_num_seqs=engine["max_num_seqs"],
+        prefix_cache=False,
+    )  # fmt: skip
+    return LoggedRun(name, trace, worker, str(path.relative_to(data_dir)))
+
+
+def simulated(run: LoggedRun, law: StepLaw) -> pl.DataFrame:
+    """Measured and simulated times of each request under a law, in order of arrival."""
+    from envs.cluster.simulator import simulate
+    from policies.registry import load as load_policy
+
+    worker = replace(run.worker, profile=run.worker.profile.with_step(law))
+    handover = replace(load_handover("nvlink", gpus=1), dispatch_s=0.0)
+    result = simulate(run.trace, ClusterSpec("colocated1", (worker,), handover), load_policy("round_robin"), LOOSE)
+    log, now = run.trace.frame, result.requests
+    gaps = (log["output_tokens"] - 1).clip(lower_bound=0)
+    return pl.DataFrame(
+        {
+            "arrival_s": log["arrival_s"],
+            "measured_ttft_s": log["ttft_s"],
+            "measured_tpot_s": log["tpot_s"],
+            "measured_e2e_s": log["ttft_s"] + log["tpot_s"].fill_null(0.0) * gaps,
+            **{f"simulated_{name}_s": now[f"{name}_s"] for name in TIMES},
+        }
+    ).sort("arrival_s")
+
+
+def calibrate(run: LoggedRun, first: int = CALIBRATION) -> StepLaw:
+    """The law whose simulation is nearest to the first requests: least mean |log ratio| of TTFT, TPOT and E2E."""
+    from scipy.optimize import minimize
+
+    start = np.log([getattr(run.worker.profile.step, term) for term in TERMS])
+
+    def law(x: NDArray[np.float64]) -> StepLaw:
+        return StepLaw(0.0, *np.exp(x).tolist())
+
+    def distance(x: NDArray[np.float64]) -> float:
+        frame = simulated(run, law(x))[:first]
+        total = 0.0
+        for name in TIMES:
+            both = frame.select(now=f"simulated_{name}_s", log=f"measured_{name}_s").drop_nulls()
+            total += float(np.abs(np.log(both["now"].to_numpy() / both["log"].to_numpy())).mean())
+        return total
+
+    simplex = np.vstack([start, *(start + step for step in np.eye(len(start)) * np.log(1.5))])
+    options = {"initial_simplex": simplex, "maxfev": 500, "xatol": 1e-3, "fatol": 1e-4}
+    return law(minimize(distance, start, method="Nelder-Mead", options=options).x)
+
+
+def judge(frame: pl.DataFrame, first: int = CALIBRATION) -> list[dict[str, Any]]:
+    """Quantiles of the rest: measured, simulated, error in per cent; p99 with the bootstrap interval of the measured.
+
+    The interval resamples requests, which depend on each other under load: it is narrower than the truth. The rule
+    beside it takes the quantile of the first requests for that of the rest.
+    """
+    rows = []
+    rng = np.random.default_rng(SEED)
+    rest = frame[first:]
+    for name in TIMES:
+        both = rest.select(now=f"simulated_{name}_s", log=f"measured_{name}_s").drop_nulls()
+        now, log = both["now"].to_numpy(), both["log"].to_numpy()
+        if log.size == 0:
+            continue
+        for q in (50, 90, 99):
+            measured, guess = float(np.percentile(log, q)), float(np.percentile(now, q))
+            known = frame[:first][f"measured_{name}_s"].drop_nulls().to_numpy()
+            row: dict[str, Any] = {
+                "metric": name,
+                "quantile": q,
+                "requests": int(log.size),
+                "measured_s": measured,
+                "simulated_s": guess,
+                "error_percent": 100.0 * (guess / measured - 1.0),
+                "rule_error_percent": 100.0 * float(np.percentile(known, q) / measured - 1.0),
+            }
+            if q == 99:
+                drawn = np.percentile(log[rng.integers(0, log.size, (RESAMPLES, log.size))], q, axis=1)
+                row["low_s"], row["high_s"] = (float(v) for v in np.quantile(drawn, (0.025, 0.975)))
+            else:
+                row["met"] = abs(row["error_percent"]) <= WITHIN_PERCENT
+            rows.append(row)
+    return rows
+
+
+def backlog(frame: pl.DataFrame) -> dict[str, Any]:
+    """How much of the run is queueing: requests that wait for their first token when the last one arrives.
+
+    Where that is a large share the arrivals are over what the engine can serve: TTFT and E2E are the time in a queue
+    that grows, and show whether tokens per second are right, not what TTFT is at a load that is kept up with.
+    """
+    last_s = float(frame["arrival_s"].max() or 0.0)  # type: ignore[arg-type]
+    waiting = frame.filter(pl.col("arrival_s") + pl.col("measured_ttft_s") > last_s).height
+    return {"arrivals_s": last_s, "waiting": waiting, "waiting_percent": 100.0 * waiting / frame.height}
