@@ -15,10 +15,12 @@ from envs.cluster.problem import (
     WORKER_INPUT_DTYPE,
     HandoverPs,
     Problem,
+    TablePs,
     whole_ps,
 )
 from envs.cluster.slo import SloSpec
 from envs.cluster.spec import ClusterSpec, WorkerSpec
+from envs.cluster.tables import MOST_TOKENS, room, table_ps
 from envs.hardware.profile import HandoverLaw, StepLaw
 from policies.contract import ROLES, WORKER_DTYPE, tie_hash
 from traces import Trace
@@ -78,8 +80,6 @@ def _workers(cluster: ClusterSpec, prefix_tokens: int) -> tuple[NDArray[Any], ND
         row["max_batched_tokens"], row["max_num_seqs"] = w.max_batched_tokens, w.max_num_seqs
         row["prefill_share_permille"] = round(1000 * w.prefill_share)
         row["kv_bytes_per_token"] = kv.bytes_per_token
-        if w.profile.tables is not None:
-            raise ValueError(f"profile {w.profile.name!r} has tables, which the simulator does not run yet")
         row["law"] = law_record(w.profile.step)
         if row["total_blocks"] < 1:
             raise ValueError(f"worker {i} of {cluster.name!r} holds {tokens} KV tokens, less than one block of {block}")
@@ -99,6 +99,23 @@ def _workers(cluster: ClusterSpec, prefix_tokens: int) -> tuple[NDArray[Any], ND
         view["last_tbt_s"] = np.nan
         view["min_slo_tpot_s"] = np.inf
     return rows, seen
+
+
+def _tables(cluster: ClusterSpec, rows: NDArray[Any]) -> tuple[TablePs, ...]:
+    """The table laws of the cluster, each once; sets ``table`` and the fitted range of every worker."""
+    seen: dict[TablePs, int] = {}
+    for row, w in zip(rows, cluster.workers, strict=True):
+        fitted = w.profile.fitted
+        row["fit_tokens"], row["fit_context"] = fitted.tokens, fitted.context
+        row["fit_seqs"], row["fit_kv"] = fitted.seqs, fitted.kv
+        if w.profile.tables is not None:
+            row["table"] = seen.setdefault(table_ps(w.profile.tables), len(seen) + 1)
+    if seen and max(room(rows)) > MOST_TOKENS:
+        raise ValueError(
+            f"cluster {cluster.name!r}: max_batched_tokens and max_num_seqs of up to {max(room(rows)):,}: expected at "
+            f"most {MOST_TOKENS:,} where a profile has tables"
+        )
+    return tuple(seen)
 
 
 def _codes(frame: pl.DataFrame, column: str, missing: int) -> NDArray[np.int64]:
@@ -219,6 +236,7 @@ def build_problem(
         keys = np.where(rows["session"] >= 0, rows["session"], rows["session"].max(initial=0) + 1 + np.arange(n))
         rows["replica"] = [tie_hash(seed, int(k), -7) % replicas for k in keys]
     workers, seen = _workers(cluster, trace.prefix_block_tokens)
+    tables = _tables(cluster, workers)
     return Problem(
         requests=rows,
         chain_ids=trace.chain_ids,
@@ -238,4 +256,5 @@ def build_problem(
         seed=seed,
         order=order,
         replay=mode,
+        tables=tables,
     )

@@ -16,6 +16,7 @@ from envs.cluster.prefix_kernel import (
 )
 from envs.cluster.problem import step_ps
 from envs.cluster.segment_kernel import catch_up, growth
+from envs.cluster.tables import table_step_ps
 from envs.cluster.worker_kernel import (
     dequeue,
     preempt_last,
@@ -24,6 +25,37 @@ from envs.cluster.worker_kernel import (
 from policies.contract import SPLIT
 
 _step_ps = njit(step_ps)
+_table_step_ps = njit(table_step_ps)
+
+
+@njit
+def _duration(s: Any, w: int) -> int:
+    """How long the step lasts that ``w`` has planned, by its law."""
+    wk, win = s.wk[w], s.win[w]
+    n, k = wk.step_decodes, win.table
+    kv = wk.kv_sum if n > 0 else 0
+    if k == 0:
+        return _step_ps(win.law, wk.step_new, wk.step_attn2, n, kv)
+    tab = s.tab[k]
+    return _table_step_ps(
+        s.work[k, wk.step_new + n], s.base[k, n], s.slope[k, n], tab.a0_ps, tab.c_attn_ps,
+        wk.step_new, wk.step_attn2, kv,
+    )  # fmt: skip
+
+
+@njit
+def _increment(s: Any, w: int) -> int:
+    """How much longer each decode step of ``w`` is than the one before it."""
+    wk, win = s.wk[w], s.win[w]
+    n = wk.step_decodes
+    return (win.law.c_kv_ps if win.table == 0 else s.slope[win.table, n]) * n
+
+
+@njit
+def _idle_ps(s: Any, w: int) -> int:
+    """What ``w`` pays in a step of its group in which it has nothing to compute."""
+    win = s.win[w]
+    return win.law.floor_ps if win.table == 0 else s.work[win.table, 0]
 
 
 @njit
@@ -217,14 +249,13 @@ def _plan_once(s: Any, w: int) -> bool:
 def _plan(s: Any, w: int) -> int:
     """Plan the next step of ``w``; returns its duration, 0 if there is nothing to compute."""
     catch_up(s, w)
-    wk, win = s.wk[w], s.win[w]
+    wk = s.wk[w]
     wk.seg_k = 0
     if _plan_once(s, w):  # growth preempted all that ran: whoever is ready or fits now takes the place
         _plan_once(s, w)
     if wk.step_new == 0 and wk.step_decodes == 0:
         return 0
-    kv = wk.kv_sum if wk.step_decodes > 0 else 0
-    return _step_ps(win.law, wk.step_new, wk.step_attn2, wk.step_decodes, kv)
+    return _duration(s, w)
 
 
 @njit
@@ -267,7 +298,7 @@ def schedule(s: Any, g: int) -> None:
     for i in range(group.first, group.first + group.count):
         w = s.members[i]
         if s.wk[w].seg_d1 == 0:
-            longest = max(longest, s.win[w].law.floor_ps)
+            longest = max(longest, _idle_ps(s, w))
     group.busy = 1
     group.end_ps = sc.now_ps + longest
     for i in range(group.first, group.first + group.count):
@@ -281,7 +312,7 @@ def schedule(s: Any, g: int) -> None:
             if group.count == 1:
                 wk.seg_k = _undisturbed_steps(s, w)
                 if wk.seg_k > 1:
-                    wk.seg_inc = s.win[w].law.c_kv_ps * wk.step_decodes
+                    wk.seg_inc = _increment(s, w)
                     k = wk.seg_k
                     group.end_ps = sc.now_ps + k * longest + wk.seg_inc * (k * (k - 1) // 2)
         wk.seg_d1 = longest

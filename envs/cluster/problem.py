@@ -78,6 +78,11 @@ WORKER_INPUT_DTYPE = np.dtype(
         ("prefill_share_permille", "i8"),  # split workers
         ("kv_bytes_per_token", "f8"),
         ("law", LAW_DTYPE),
+        ("table", "i8"),  # k: the law is Problem.tables[k - 1]; 0: it is ``law``
+        ("fit_tokens", "i8"),  # where the law was fitted: at most so many tokens in a step,
+        ("fit_context", "i8"),  # that many tokens attended to by a prefill token, on the mean of a step,
+        ("fit_seqs", "i8"),  # that many decodes,
+        ("fit_kv", "i8"),  # and that many KV tokens of them; 0: not known
     ]
 )
 
@@ -91,6 +96,24 @@ class HandoverPs:
     base_ps: int
     per_block_ps: int
     bytes_per_ps: float
+
+
+@dataclass(frozen=True, slots=True)
+class TablePs:
+    """``envs.hardware.tables.StepTables`` in picoseconds; all but ``c_attn_ps`` are whole numbers.
+
+    ``kv_ps`` is ``seqs*d1``: decode attention for each token of mean context.
+    """
+
+    tokens: tuple[int, ...]
+    w_ps: tuple[int, ...]
+    seqs: tuple[int, ...]
+    d0_ps: tuple[int, ...]
+    kv_ps: tuple[int, ...]
+    a0_ps: int
+    h0_ps: int
+    h1_ps: int
+    c_attn_ps: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +138,7 @@ class Problem:
     seed: int
     order: NDArray[np.int64] | None = None  # (n,) trace row of each request; None: as in the trace
     replay: str = "open"
+    tables: tuple[TablePs, ...] = ()  # laws of the workers with a ``table``
 
 
 # What a run yields for each request. -1 in a time: it did not happen.
@@ -151,6 +175,7 @@ TOO_LARGE = -1
 WORKER_OUTCOME_DTYPE = np.dtype(
     [
         ("steps", "i8"),
+        ("extrapolated_steps", "i8"),  # of them, those outside the range that the law was fitted in
         ("prefill_ps", "i8"),  # time in steps with prefill tokens only
         ("decode_ps", "i8"),  # time in steps with decodes only
         ("mixed_ps", "i8"),  # time in steps with both
@@ -187,7 +212,7 @@ def tbt_bin_edges_s() -> NDArray[np.float64]:
 
 
 def step_ps(law: Any, new_tokens: int, attn2: int, n_decodes: int, kv_tokens: int) -> int:
-    """Duration of one step: the one shared definition. ``attn2`` = sum(chunk * (2*ctx + chunk)).
+    """Duration of one step by the plane: the one shared definition. ``attn2`` = sum(chunk * (2*ctx + chunk)).
 
     The floor is the time to read the weights once: it bounds the matrix products from below, and attention,
     sequences and KV reads come on top.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import heapq
 from bisect import insort
-from types import SimpleNamespace
 
 import numpy as np
 
@@ -20,9 +19,9 @@ from envs.cluster.problem import (
     TBT_BINS,
     WORKER_OUTCOME_DTYPE,
     Problem,
-    step_ps,
     tbt_bin,
 )
+from envs.cluster.reference_law import Step, law_of
 from envs.cluster.reference_links import Links
 from envs.cluster.reference_memory import Holding, KvMemory
 from envs.cluster.reference_scheduler import plan_worker
@@ -80,7 +79,7 @@ class Engine:
         return Worker(
             index=i,
             group=int(row["group"]),
-            law=SimpleNamespace(**{name: row["law"][name].item() for name in row["law"].dtype.names}),
+            law=law_of(self.problem, row),
             memory=KvMemory(
                 int(row["total_blocks"]),
                 int(row["block_tokens"]),
@@ -235,10 +234,16 @@ class Engine:
 
     def _duration(self, w: Worker) -> int:
         if not (w.chunks or w.decodes):
-            return int(w.law.floor_ps)
-        new = sum(chunk for _, chunk in w.chunks)
-        attn2 = sum(chunk * (2 * r.computed + chunk) for r, chunk in w.chunks)
-        return step_ps(w.law, new, attn2, len(w.decodes), sum(r.context for r in w.decodes))
+            return w.law.idle()
+        return w.law.duration(self._step(w))
+
+    def _step(self, w: Worker) -> Step:
+        return Step(
+            new=sum(chunk for _, chunk in w.chunks),
+            attn2=sum(chunk * (2 * r.computed + chunk) for r, chunk in w.chunks),
+            decodes=len(w.decodes),
+            kv=sum(r.context for r in w.decodes),
+        )
 
     def _account(self, w: Worker, duration: int) -> None:
         kind = "mixed_ps" if w.chunks and w.decodes else "prefill_ps" if w.chunks else "decode_ps"
@@ -246,6 +251,7 @@ class Engine:
             kind = "idle_rank_ps"
         else:
             w.out["steps"] += 1
+            w.out["extrapolated_steps"] += w.law.fitted.lacks(self._step(w))
         w.out[kind] += duration
         for r, chunk in w.chunks:
             w.out["prefill_tokens"] += chunk

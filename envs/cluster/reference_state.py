@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from envs.cluster.reference_law import Law
 from envs.cluster.reference_memory import Holding, KvMemory
 
 
@@ -57,7 +58,7 @@ class Worker:
 
     index: int
     group: int
-    law: Any
+    law: Law
     memory: KvMemory
     split: bool
     share: int  # permille

@@ -9,8 +9,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from envs.cluster.problem import OUTCOME_DTYPE, SERVED, STATUS, Problem
+from envs.cluster.problem import OUTCOME_DTYPE, SERVED, STATUS, Problem, TablePs
 from envs.cluster.spec import ClusterSpec
+from envs.cluster.tables import DenseTable, dense, room
 from policies.contract import ROLES
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class SimResult:
         outcomes: (n,) OUTCOME_DTYPE in the trace's order: the same in whole picoseconds, -1 where null.
         replay: mode of the run.
         share_changes: how often the policy set a split worker's prefill share to another value.
+        extrapolated_share: share of engine steps outside the range in which the step laws were fitted
+            (``envs.hardware.profile.FittedRange``), over the workers whose profile states one; None if none does.
         cancels_ignored: requests with a ``cancel_after_s``, which the simulator does not act on.
     """
 
@@ -48,10 +51,20 @@ class SimResult:
     replay: str = "open"
     share_changes: int = 0
     cancels_ignored: int = 0
+    extrapolated_share: float | None = None
 
 
 def _laws(problem: Problem) -> Any:
     return problem.workers["law"]
+
+
+def _table(problem: Problem, w: int) -> tuple[TablePs, DenseTable] | None:
+    """The table law of worker ``w``, if that is its law."""
+    k = int(problem.workers["table"][w])
+    if k == 0:
+        return None
+    own = problem.tables[k - 1]
+    return own, dense(own, *room(problem.workers))
 
 
 def ideal_cached_tokens(problem: Problem) -> NDArray[np.int64]:
@@ -83,7 +96,12 @@ def _prefill_s(problem: Problem, w: int, prompts: NDArray[Any], cached: NDArray[
     n = prompts - known
     full, rest = np.divmod(n, budget)
 
+    table = _table(problem, w)
+
     def step(new: Any, attn: Any) -> Any:
+        if table is not None:
+            own, made = table
+            return (made.work[np.asarray(new, np.int64)] + own.a0_ps + own.c_attn_ps * attn) / 1e12
         matrices = np.maximum(law["c0_ps"] + law["c_tok_ps"] * new, law["floor_ps"])
         return (matrices + law["c_attn_ps"] * attn) / 1e12
 
@@ -91,6 +109,16 @@ def _prefill_s(problem: Problem, w: int, prompts: NDArray[Any], cached: NDArray[
     for k in range(int(full.max(initial=0))):
         total = total + np.where(k < full, step(float(budget), budget * (known + k * budget + budget / 2)), 0.0)
     return np.asarray(total, np.float64)
+
+
+def _decode_s(problem: Problem, w: int, context: NDArray[Any]) -> NDArray[np.float64]:
+    """Time of a decode step of one request of that ``context`` alone on worker ``w`` (s)."""
+    table = _table(problem, w)
+    if table is not None:
+        made = table[1]
+        return np.asarray((made.work[1] + made.base[1] + made.slope[1] * context) / 1e12)
+    law = _laws(problem)[w]
+    return np.asarray((max(law["c0_ps"], law["floor_ps"]) + law["c_seq_ps"] + law["c_kv_ps"] * context) / 1e12)
 
 
 def idle_latency(problem: Problem) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -116,13 +144,10 @@ def idle_latency(problem: Problem) -> tuple[NDArray[np.float64], NDArray[np.floa
     for d in kinds.values():
         if not win["can_decode"][d]:
             continue
-        law, block = _laws(problem)[d], int(win["block_tokens"][d])
+        block = int(win["block_tokens"][d])
         fits = -(-(prompts + outputs) // block) <= win["total_blocks"][d]
 
-        def decode_s(context: Any, law: Any = law) -> Any:
-            return (max(law["c0_ps"], law["floor_ps"]) + law["c_seq_ps"] + law["c_kv_ps"] * context) / 1e12
-
-        tpot = np.where(fits, np.minimum(tpot, decode_s(prompts + outputs / 2)), tpot)
+        tpot = np.where(fits, np.minimum(tpot, _decode_s(problem, d, prompts + outputs / 2)), tpot)
         if d in prefill:
             ttft = np.where(fits, np.minimum(ttft, dispatch + prefill[d]), ttft)
         lacking = prompts - known[d]
@@ -131,9 +156,15 @@ def idle_latency(problem: Problem) -> tuple[NDArray[np.float64], NDArray[np.floa
             room = fits & (-(-prompts // int(win["block_tokens"][p])) <= win["total_blocks"][p])
             moved = lacking * win["kv_bytes_per_token"][p] / h.bytes_per_ps
             fixed = 2 * h.dispatch_ps + h.base_ps + h.per_block_ps * blocks
-            remote = own + (fixed + moved) / 1e12 + decode_s(prompts)
+            remote = own + (fixed + moved) / 1e12 + _decode_s(problem, d, prompts)
             ttft = np.where(room, np.minimum(ttft, remote), ttft)
     return ttft, tpot
+
+
+def _states_range(problem: Problem) -> NDArray[np.bool_]:
+    """Workers whose profile says where its law was fitted, (w,)."""
+    win = problem.workers
+    return np.asarray(np.any([win[f"fit_{axis}"] > 0 for axis in ("tokens", "context", "seqs", "kv")], axis=0))
 
 
 def make_result(problem: Problem, cluster: ClusterSpec, run: KernelRun) -> SimResult:
@@ -184,13 +215,15 @@ def make_result(problem: Problem, cluster: ClusterSpec, run: KernelRun) -> SimRe
         & (pl.col("ttft_s") <= pl.col("slo_ttft_s"))
         & (pl.col("tpot_s").is_null() | (pl.col("tpot_s") <= pl.col("slo_tpot_s")))
     )
-    w = run.workers
+    w, stated = run.workers, _states_range(problem)
+    steps = int(w["steps"][stated].sum())
     workers = pl.DataFrame(
         {
             "worker": np.arange(len(w)),
             "role": [ROLES[int(i)] for i in problem.workers["role"]],
             "gpus": [spec.profile.gpus for spec in cluster.workers],
             "steps": w["steps"],
+            "extrapolated_steps": pl.Series(w["extrapolated_steps"]).set(pl.Series(~stated), None),
             **{f"{name}_s": w[f"{name}_ps"] / 1e12 for name in ("prefill", "decode", "mixed", "idle_rank")},
             "prefill_tokens": w["prefill_tokens"],
             "decode_tokens": w["decode_tokens"],
@@ -212,4 +245,5 @@ def make_result(problem: Problem, cluster: ClusterSpec, run: KernelRun) -> SimRe
         outcomes=out,
         replay=problem.replay,
         share_changes=run.share_changes,
+        extrapolated_share=float(w["extrapolated_steps"][stated].sum() / max(1, steps)) if stated.any() else None,
     )

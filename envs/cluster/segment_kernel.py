@@ -88,6 +88,29 @@ def streams_advance(s: Any, w: int, steps: int, gap_ps: int) -> None:
 
 
 @njit
+def is_beyond(win: Any, new_tokens: int, attn2: int, decodes: int) -> bool:
+    """Does a step lie outside the range in which the law was fitted, its KV tokens apart?"""
+    return (
+        0 < win.fit_tokens < new_tokens + decodes
+        or 0 < win.fit_seqs < decodes
+        or (new_tokens > 0 and win.fit_context > 0 and attn2 > 2 * new_tokens * win.fit_context)
+    )
+
+
+@njit
+def count_beyond(s: Any, w: int, steps: int) -> None:
+    """Count those of the next ``steps`` steps of the kind under way that lie outside the fitted range."""
+    wk, win = s.wk[w], s.win[w]
+    batch = wk.step_decodes
+    within = steps
+    if is_beyond(win, wk.step_new, wk.step_attn2, batch):
+        within = 0
+    elif win.fit_kv > 0 and batch > 0:  # each step adds a KV token a decode
+        within = 0 if wk.kv_sum > win.fit_kv else min(steps, 1 + (win.fit_kv - wk.kv_sum) // batch)
+    s.wout[w].extrapolated_steps += steps - within
+
+
+@njit
 def _emit_until(s: Any, w: int, time_ps: int) -> None:
     """Account for the steps of a longer segment that have ended by ``time_ps``, but for its last."""
     wk = s.wk[w]
@@ -106,6 +129,7 @@ def _emit_until(s: Any, w: int, time_ps: int) -> None:
     end = boundary(wk, e)
     wout = s.wout[w]
     wout.steps += m
+    count_beyond(s, w, m)
     wout.decode_ps += end - boundary(wk, wk.seg_e)
     wout.decode_tokens += m * batch
     wk.steps_done += m

@@ -18,6 +18,7 @@ from envs.cluster.problem import (
     WORKER_OUTCOME_DTYPE,
     Problem,
 )
+from envs.cluster.tables import TABLE_DTYPE, layout
 from policies.contract import REQUEST_DTYPE, WORKER_DTYPE
 
 
@@ -98,6 +99,10 @@ FIELD_DTYPES: dict[str, tuple[np.dtype[Any], int]] = {
     "roots": (np.dtype("i8"), 1),  # (n_roots,) i8: requests with an arrival time, sorted by (arrival, id)
     "chain": (np.dtype("i4"), 1),  # (n_chain,) i4
     "win": (WORKER_INPUT_DTYPE, 1),  # (w,) WORKER_INPUT_DTYPE
+    "work": (np.dtype("i8"), 2),  # (tables + 1, tokens + 1) i8: table laws, see tables.DenseTable
+    "base": (np.dtype("i8"), 2),  # (tables + 1, seqs + 1) i8
+    "slope": (np.dtype("i8"), 2),  # (tables + 1, seqs + 1) i8
+    "tab": (TABLE_DTYPE, 1),  # (tables + 1,) TABLE_DTYPE
     "wk": (WORKER_STATE, 1),  # (w,) WORKER_STATE
     "wout": (WORKER_OUTCOME_DTYPE, 1),  # (w,) WORKER_OUTCOME_DTYPE
     "grp": (GROUP_STATE, 1),  # (g,) GROUP_STATE
@@ -155,6 +160,7 @@ class Memory:
             "roots": roots.astype(np.int64),
             "chain": np.ascontiguousarray(problem.chain_ids, dtype=np.int32) if prefix else np.zeros(1, np.int32),
             "win": np.ascontiguousarray(win),
+            **layout(problem.tables, win),
             "wk": np.zeros(w, WORKER_STATE),
             "wout": np.zeros(w, WORKER_OUTCOME_DTYPE),
             "grp": np.zeros(groups, GROUP_STATE),

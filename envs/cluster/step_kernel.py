@@ -7,7 +7,7 @@ from typing import Any
 from envs.cluster.event_kernel import SCHEDULE, push
 from envs.cluster.jit import njit
 from envs.cluster.prefix_kernel import complete_blocks
-from envs.cluster.segment_kernel import catch_up, count_gaps, streams_advance
+from envs.cluster.segment_kernel import catch_up, count_beyond, count_gaps, streams_advance
 from envs.cluster.worker_kernel import (
     finish_decoding,
     finish_request,
@@ -116,6 +116,7 @@ def _end_rank(s: Any, w: int) -> None:
     last = wk.seg_d1 + wk.seg_inc * (wk.seg_k - 1)
     decodes = wk.step_decodes
     wout.steps += 1
+    count_beyond(s, w, 1)
     wout.prefill_tokens += wk.step_new
     if wk.step_new == 0:
         wout.decode_ps += last

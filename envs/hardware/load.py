@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from envs.hardware.errors import ProfileError
-from envs.hardware.profile import HandoverLaw, KvLaw, Profile, StepLaw
+from envs.hardware.profile import RANGE_AXES, HandoverLaw, KvLaw, Profile, StepLaw
 from envs.hardware.schema import Count, Free, Many, Number, Record, Text, Words, find_file, read_record, read_yaml
 from envs.hardware.tables import StepTables
 
@@ -67,6 +67,7 @@ PROFILE = Record(
     },
     optional=("tables",),
 )
+RANGE = Record({axis: Many(Count("of the points of the fit")) for axis in RANGE_AXES}, optional=RANGE_AXES)
 LINK = Record(
     {
         "name": Text(),
@@ -102,6 +103,7 @@ def load_profile(name_or_path: str | Path) -> Profile:
     data = read_record(path, read_yaml(path), PROFILE)
     _check_name(path, data)
     KINDS.read(path, "source.kind", data["source"]["kind"])
+    _check_range(path, data["fit"].get("range", {}))
     if data["step"]["c0_s"] == data["step"]["floor_s"] == 0.0:
         raise ProfileError(f"{path}: step.c0_s and step.floor_s are both 0: expected one above 0 (a step takes time)")
     return Profile(
@@ -118,6 +120,12 @@ def load_profile(name_or_path: str | Path) -> Profile:
         engine_version=data["engine_version"],
         tables=_tables(path, data["tables"]) if "tables" in data else None,
     )
+
+
+def _check_range(path: Path, given: Any) -> None:
+    for axis, ends in RANGE.read(path, "fit.range", given).items():
+        if len(ends) != 2 or ends[0] > ends[1]:
+            raise ProfileError(f"{path}: fit.range.{axis} = {ends}: expected the smallest and the largest value")
 
 
 def _tables(path: Path, data: Mapping[str, Any]) -> StepTables:

@@ -13,6 +13,9 @@ from typing import Any
 
 from envs.hardware.tables import StepTables
 
+RANGE_AXES = ("new_tokens", "context_tokens", "sequences", "kv_tokens")
+"""Keys of ``fit.range``, each with the smallest and the largest value that the law was fitted to."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepLaw:
@@ -83,6 +86,25 @@ class HandoverLaw:
 
 
 @dataclass(frozen=True, slots=True)
+class FittedRange:
+    """Upper ends of the range in which a step law was fitted; 0 where the profile does not say.
+
+    Below the lower ends the law rests on its floor, so they are no limits.
+
+    Attributes:
+        tokens: in one step.
+        context: tokens that a prefill token attends to, on the mean of a step.
+        seqs: decodes in one step.
+        kv: KV tokens that they attend to together.
+    """
+
+    tokens: int = 0
+    context: int = 0
+    seqs: int = 0
+    kv: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """One model on one GPU type with one tensor-parallel degree, engine and precision.
 
@@ -106,6 +128,16 @@ class Profile:
     def gpus(self) -> int:
         """GPUs that one worker of this profile occupies."""
         return self.tensor_parallel
+
+    @property
+    def fitted(self) -> FittedRange:
+        """Where the law that the simulator uses was fitted: the knots of tables, else ``fit.range``."""
+        given = self.fit.get("range", {})
+        top = {axis: int(given[axis][1]) if axis in given else 0 for axis in RANGE_AXES}
+        context = top["context_tokens"] or top["new_tokens"]
+        if self.tables is None:
+            return FittedRange(top["new_tokens"], context, top["sequences"], top["kv_tokens"])
+        return FittedRange(self.tables.tokens[-1], context, self.tables.seqs[-1], top["kv_tokens"])
 
     def seconds(self, new: float, attn: float, seqs: float, kv: float) -> float:
         """Time of a step by the law that the simulator uses: the tables, or the plane where there are none."""

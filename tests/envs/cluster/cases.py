@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from envs.cluster.problem import LAW_DTYPE, REQUEST_INPUT_DTYPE, WORKER_INPUT_DTYPE, HandoverPs, Problem
+from envs.cluster.problem import LAW_DTYPE, REQUEST_INPUT_DTYPE, WORKER_INPUT_DTYPE, HandoverPs, Problem, TablePs
 from policies.contract import DECODE, MIXED, PREFILL, SPLIT, WORKER_DTYPE
 
 US = 1_000_000  # picoseconds in a microsecond: the scale of these tiny clusters
@@ -141,6 +141,44 @@ def random_law(rng, grid):
     )
 
 
+def random_table(rng, grid):
+    """A table law: whole microseconds make ties; knots end within reach of the steps, so that some lie beyond."""
+
+    def knots(last):
+        inner = rng.choice(np.arange(2, last), int(rng.integers(0, min(5, last - 2) + 1)), replace=False)
+        return (1, *sorted(int(x) for x in inner), last)
+
+    def rising(n, first, most):
+        unit = US if grid else 1
+        return tuple(int(x) * unit for x in np.cumsum([first // unit, *rng.integers(0, most // unit + 1, n - 1)]))
+
+    tokens, seqs = knots(int(rng.choice([2, 4, 9, 40, 250]))), knots(int(rng.choice([2, 3, 6])))
+    d0 = rising(len(seqs), 0, US)
+    return TablePs(
+        tokens=tokens,
+        w_ps=rising(len(tokens), int(rng.integers(1, 3 * US)) if not grid else US, 3 * US),
+        seqs=seqs,
+        d0_ps=d0 if grid or rng.random() < 0.5 else d0[::-1],  # the second may fall: it goes on level
+        kv_ps=tuple(0 for _ in seqs) if grid else rising(len(seqs), int(rng.integers(0, US // 20)), US // 10),
+        a0_ps=int(rng.choice([0, US // 2])),
+        h0_ps=int(rng.choice([0, US])),
+        h1_ps=0 if grid else int(rng.integers(0, US // 10)),
+        c_attn_ps=0.0 if grid else float(rng.uniform(0, US / 100)),
+    )
+
+
+def with_tables(rng, grid, workers):
+    """Table laws for some of the workers, and a range for each outside which its law counts as extrapolated."""
+    tables = tuple(random_table(rng, grid) for _ in range(int(rng.choice([0, 1, 1, 2]))))
+    for w in workers:
+        w["table"] = int(rng.integers(0, len(tables) + 1))
+        for name, values in (
+            ("fit_tokens", [0, 5, 30]), ("fit_context", [0, 6, 20]), ("fit_seqs", [0, 1, 2]), ("fit_kv", [0, 20, 150]),
+        ):  # fmt: skip
+            w[name] = int(rng.choice(values))
+    return tables
+
+
 def random_workers(rng, grid, block_sizes, prefix_block_tokens, largest):
     """1-6 workers in groups of 1-3, some with too little memory for the largest request."""
     n = int(rng.integers(1, 7))
@@ -250,6 +288,7 @@ def random_problem(seed):
     workers = random_workers(
         rng, grid, block_sizes, prefix_block_tokens, max(r["prompt_tokens"] + r["output_tokens"] for r in rows)
     )
+    tables = with_tables(np.random.default_rng((seed, 1)), grid, workers)
     unit = US if grid else 700_001
     handover = HandoverPs(
         dispatch_ps=int(rng.choice([0, 0, unit])),
@@ -273,6 +312,7 @@ def random_problem(seed):
         kv_event_delay_ps=int(rng.choice([0, 0, US, 9 * US])),
         approximate_ttl_ps=int(rng.choice([0, 10 * US, 60 * US, 1000 * US])),
         seed=int(rng.integers(1 << 31)),
+        tables=tables,
     )
 
 

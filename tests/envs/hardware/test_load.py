@@ -14,6 +14,7 @@ from envs.hardware.load import (
     load_profile,
     profile_names,
 )
+from envs.hardware.profile import FittedRange
 
 PROFILES = (
     "llama-3.1-70b-fp8-h100-tp4",
@@ -118,6 +119,9 @@ def drop(section, key):
         (put("kv", "block_tokens", 0), ["kv.block_tokens", "at least 1"]),
         (put(None, "engine_version", 0.24), ["engine_version", "text"]),
         (put(None, "source", {"name": "x"}), ["source.kind is missing"]),
+        (put("fit", "range", {"sequence": [1, 2]}), ["fit.range.sequence", "'sequences'"]),
+        (put("fit", "range", {"sequences": [64, 1]}), ["fit.range.sequences", "[64, 1]", "smallest and the largest"]),
+        (put("fit", "range", {"sequences": 64}), ["fit.range.sequences", "64", "a list"]),
         (put("source", "kind", "measurd"), ["source.kind", "'measured'"]),
         (put(None, "step", [1, 2]), ["step", "mapping"]),
     ],
@@ -154,6 +158,13 @@ def test_a_file_that_is_no_profile_is_refused(tmp_path, text):
     path.write_text(text)
     with pytest.raises(ProfileError, match=r"mine\.yaml"):
         load_profile(path)
+
+
+def test_the_fitted_range_is_that_of_the_file(tmp_path):
+    assert load_profile("llama-3.1-8b-bf16-h100-tp1").fitted == FittedRange(8192, 16384, 256, 262144)
+    assert load_profile("llama2-70b-fp16-a100-tp8").fitted == FittedRange(8192, 8192, 64, 36853)  # whole prompts only
+    path = changed(tmp_path, PROFILES[0], lambda data: data.update(fit={}))
+    assert load_profile(path).fitted == FittedRange(0, 0, 0, 0)
 
 
 def test_unknown_names_suggest_the_nearest(tmp_path):
