@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from research.conduct import Conducted
+    from research.evidence.summary import Cell
     from research.study import Study
 
 SUMMARY = "Serve a trace on a cluster under several routing policies; which one wins, by how much, how sure."
@@ -89,7 +90,7 @@ def introduction(study: Study) -> str:
 
 def summarise(study: Study, done: Conducted) -> dict[str, Any]:
     """The content of ``summary.json``: rows, differences, winners, words, provenance. Equal runs give an equal one."""
-    from research.evidence import cautions, provenance, ranking, summary, words
+    from research.evidence import cautions, provenance, ranking, summary, words, worlds
     from research.trace_choice import pace_unit
 
     trace = study.trace.load()
@@ -116,6 +117,7 @@ def summarise(study: Study, done: Conducted) -> dict[str, Any]:
         "differences": summary.differences(done.cells, study.reference.label, study.slo.name),
         "winners": summary.winners(done.cells, study.slo.name, unranked),
         "robustness": robustness(study, done, unranked),
+        "worlds": worlds.verdict(_at_worlds(done), done.worlds),
     }
     out["words"] = [*words.say(out), *ranking.prefix_words(study, trace, reasons)]
     out["cautions"] = cautions.cautions(study, out)
@@ -147,6 +149,12 @@ def robustness(study: Study, done: Conducted, unranked: list[str]) -> dict[str, 
         "leaders": leaders,
         "rows": summary.rows(cells, study.slo.name, study.seeds, metrics),
     }
+
+
+def _at_worlds(done: Conducted) -> list[Cell]:
+    """The nominal cells of the policies and the rate that drawn worlds were run for."""
+    names = {cell.policy for cell in done.worlds}
+    return [c for c in done.cells if done.worlds and c.rate_per_s == done.worlds[0].rate_per_s and c.policy in names]
 
 
 def knee_plain(study: Study, done: Conducted) -> dict[str, Any] | None:

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from research.errors import ResearchError
 from research.evidence.runs import RunStore, key_of
+from research.evidence.worlds import in_world
 
 if TYPE_CHECKING:
     import polars as pl
@@ -189,7 +190,7 @@ def simulate_run(run: Run) -> tuple[dict[str, float | None], dict[str, bytes]]:
     window = run.trace.window(run.zone, run.windows, run.window, run.lead_in)
     lead_s, length_s = window.lead_s / run.scale, window.length_s / run.scale
     interval = measured_interval(lead_s, length_s, run.skip_first, run.skip_last)
-    cluster = run.cluster
+    cluster = in_world(run.cluster, run.world)
     if run.off_by:
         from envs.hardware.uncertainty import perturb, perturb_handover
 

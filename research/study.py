@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from research.choices import PolicyChoice, with_unique_labels
 from research.errors import ResearchError, nearest
 from research.evidence.runs import code_version, key_of
+from research.evidence.worlds import in_world
 from research.settings import Settings
 from research.trace_choice import ZONES, TraceChoice
 
@@ -53,6 +54,7 @@ class Run:
     skip_last: float
     requests: bool  # keep a compact table of the requests
     off_by: float  # share by which the policies' predictor is off
+    world: int = 0  # 0: the nominal one; else a draw from the profiles' uncertainty
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ class Study:
     skip_last: float
     adjust_period_s: float
     robustness: tuple[float, ...]
+    worlds: int  # draws from the profiles' uncertainty
     no_shared_prefixes: bool  # the user says so of a trace without prefix information
     requests: bool
     workers: int
@@ -102,6 +105,7 @@ class Study:
         windows: int | None = None,
         requests: bool | None = None,
         off_by: float = 0.0,
+        world: int = 0,
     ) -> Run:
         """One run of this study."""
         return Run(
@@ -120,6 +124,7 @@ class Study:
             skip_last=self.skip_last,
             requests=self.requests if requests is None else requests,
             off_by=off_by,
+            world=world,
         )
 
     def seed_list(self) -> list[int]:
@@ -139,6 +144,7 @@ class Study:
             "seed": run.seed,
             "requests": run.requests,
             "off_by": run.off_by,
+            **({"world": run.world} if run.world else {}),
         }
 
     def shared_identity(self) -> dict[str, Any]:
@@ -213,6 +219,7 @@ def study_from(config: DictConfig, command: str) -> Study:
         skip_last=measure_last,
         adjust_period_s=number("adjust_period_s", low=0.0),
         robustness=number.many("robustness", below=1.0, empty=True),
+        worlds=int(number("worlds", low=0, high=10_000, whole=True)),
         no_shared_prefixes=number.flag("no_shared_prefixes"),
         requests=number.flag("requests"),
         workers=int(number("workers", low=1, whole=True)) if plain["workers"] is not None else _cores(),
@@ -232,6 +239,8 @@ def study_from(config: DictConfig, command: str) -> Study:
         raise ResearchError(
             f"no_shared_prefixes=true: trace {trace.name} records which prefixes are shared: leave it out"
         )
+    if study.worlds:
+        in_world(cluster, 1)  # a profile without uncertainty ends here
     study.trace.window("test", study.windows, 0, study.lead_in)
     if study.loads:
         study.trace.window("validation", study.knee.windows, 0, study.lead_in)

@@ -33,6 +33,7 @@ class Cell:
         off_by: share by which the policies' predictor was off.
         windows: (runs,) window of each run.
         metrics: (runs,) metrics of each run.
+        world: 0: the nominal one; else the number of a drawn one.
     """
 
     policy: str
@@ -41,6 +42,7 @@ class Cell:
     off_by: float
     windows: tuple[int, ...]
     metrics: tuple[Mapping[str, float | None], ...]
+    world: int = 0
 
     def values(self, metric: str) -> dict[int, float]:
         """Value by window, seeds averaged."""

@@ -117,6 +117,28 @@ def robustness_words(summary: Mapping[str, Any]) -> list[str]:
     return out
 
 
+def world_words(summary: Mapping[str, Any]) -> list[str]:
+    """Whether the leader holds in the worlds that the measurements leave open."""
+    found = summary["worlds"]
+    if not found["draws"]:
+        return []
+    where = load_words(found["load"], found["rate_per_s"], summary["rate_unit"])
+    draws, held, leader = found["draws"], found["held"], found["leader"]
+    few = ", indicative only (fewer than 20 draws)" if found["indicative"] else ""
+    counted = f"{held} of {draws} worlds drawn from the profiles' uncertainty ({found['share']:.0%}, 95 % interval "
+    counted += f"{found['low']:.0%} to {found['high']:.0%}{few})"
+    margin = found["margin_per_s"]
+    gap = f"its margin is {sig(margin['nominal'], '+')}/s, in nine of ten worlds "
+    gap += f"{sig(margin['p05'], '+')} to {sig(margin['p95'], '+')}/s"
+    if found["holds"]:
+        return [f"{where}: {leader} leads in {counted}: it holds in at least {found['needed']:.0%}; {gap}."]
+    others = ", ".join(f"{policy} in {n}" for policy, n in found["leaders"].items() if policy != leader)
+    return [
+        f"{where}: {leader} leads in only {counted}: it does not hold in {found['needed']:.0%} ({others}); {gap}. "
+        "What was measured of the hardware does not decide between them."
+    ]
+
+
 def say(summary: Mapping[str, Any]) -> list[str]:
     """What was found, in order."""
     unit = summary["rate_unit"]
@@ -129,7 +151,7 @@ def say(summary: Mapping[str, Any]) -> list[str]:
     lines += [line for w in summary["winners"] if (line := other_winners(w, unit)) is not None]
     if summary["robustness"]["leaders"]:
         lines += robustness_words(summary)
-    return lines
+    return [*lines, *world_words(summary)]
 
 
 def _indicative(difference: Mapping[str, Any]) -> str:

@@ -109,6 +109,7 @@ def study_summary(
             "leaders": {"0.2": {k: best[k] for k in ("leader", "estimate", "proven")}},
             "rows": summary.rows(off, "tight", 1, ["goodput_per_s"]),
         },
+        "worlds": {"draws": 0, "leader": None},
         "config": {
             "slo": {"name": "tight", "tpot_s": 0.025, "by_class": {}},
             "hardware": {"profile": "some-profile"},

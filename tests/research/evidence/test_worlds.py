@@ -1,0 +1,134 @@
+"""Drawn worlds: what is drawn, who leads in them, and when a winner holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from envs.cluster.spec import ClusterSpec, WorkerSpec
+from envs.hardware.errors import ProfileError
+from envs.hardware.load import load_handover, load_profile
+from envs.hardware.uncertainty import COEFFICIENTS
+from research.evidence import words, worlds
+from research.evidence.runs import write_json
+from research.report import write_report
+from tests.research.studies import cell, study_summary
+
+
+@pytest.fixture(scope="module")
+def profile():
+    return load_profile("llama-3.1-8b-bf16-h100-tp1")
+
+
+def cluster(*profiles):
+    return ClusterSpec("made", tuple(WorkerSpec(p) for p in profiles), load_handover("nvlink"))
+
+
+def drawn(policy, goodput, world=0):
+    """A policy that serves the same goodput in every window of a world."""
+    metrics = tuple({"goodput_per_s": goodput} for _ in range(8))
+    return replace(cell(policy, goodput), metrics=metrics, world=world)
+
+
+def test_the_nominal_world_is_the_cluster_as_it_is(profile):
+    made = cluster(profile)
+    assert worlds.in_world(made, 0) is made
+
+
+def test_a_world_changes_the_laws_and_leaves_the_predictors_nominal(profile):
+    made = worlds.in_world(cluster(profile, profile), 1)
+    assert made.workers[0].profile.step != profile.step
+    assert made.workers[0].profile == made.workers[1].profile  # workers of one kind live in one world
+    assert made.predictors == (profile, profile)
+    assert made.predicted_handover == made.handover
+    assert made.workers[0].profile.kv == profile.kv
+
+
+def test_two_kinds_of_worker_are_drawn_apart_and_each_world_is_drawn_again_alike(profile):
+    other = load_profile("llama-3.1-8b-bf16-a100-tp1")
+    made = cluster(profile, other)
+    ratios = [
+        [getattr(w.profile.step, c) / getattr(n.profile.step, c) for c in COEFFICIENTS]
+        for w, n in zip(worlds.in_world(made, 3).workers, made.workers, strict=True)
+    ]
+    assert not np.allclose(ratios[0], ratios[1])
+    assert worlds.in_world(made, 3) == worlds.in_world(made, 3)
+    assert worlds.in_world(made, 3) != worlds.in_world(made, 4)
+
+
+def test_predictors_that_were_given_stay(profile):
+    own = profile.with_step(profile.step.scaled(2.0))
+    made = worlds.in_world(replace(cluster(profile), predictors=(own,)), 1)
+    assert made.predictors == (own,)
+
+
+def test_a_profile_without_uncertainty_is_refused(profile):
+    bare = replace(profile, fit={})
+    with pytest.raises(ProfileError, match=r"fit\.covariance is missing"):
+        worlds.in_world(cluster(bare), 1)
+
+
+def verdict(margins):
+    """Guard serves 8 requests a second in every world, deflect 8 less the margin of the world."""
+    base = [drawn("guard", 8.0), drawn("deflect", 7.5)]
+    cells = []
+    for world, margin in enumerate(margins, start=1):
+        cells += [drawn("guard", 8.0, world), drawn("deflect", 8.0 - margin, world)]
+    return worlds.verdict(base, cells)
+
+
+def test_a_winner_that_leads_in_19_of_20_worlds_holds():
+    found = verdict([0.5] * 19 + [-0.5])
+    assert (found["leader"], found["held"], found["share"], found["holds"]) == ("guard", 19, 0.95, True)
+    assert found["leaders"] == {"guard": 19, "deflect": 1}
+    assert not found["indicative"]
+    assert found["margin_per_s"]["nominal"] == 0.5
+    assert found["low"] < 0.95 < found["high"]
+
+
+def test_a_winner_that_flips_in_two_of_20_worlds_does_not_hold():
+    found = verdict([0.5] * 18 + [-0.5] * 2)
+    assert (found["share"], found["holds"]) == (0.9, False)
+    assert [row["leader"] for row in found["rows"]].count("deflect") == 2
+    assert found["margin_per_s"]["p05"] < 0.0 < found["margin_per_s"]["p50"]
+
+
+def test_an_equal_policy_does_not_take_the_lead():
+    assert verdict([0.0] * 20)["held"] == 20
+
+
+def test_without_draws_nothing_is_said():
+    assert worlds.verdict([], []) == {"draws": 0, "leader": None}
+    assert not any("worlds" in line for line in study_summary({"deflect": 5.0, "guard": 8.0})["words"])
+
+
+def test_the_words_claim_no_more_than_the_share():
+    said = study_summary({"deflect": 7.5, "guard": 8.0})
+    said["worlds"] = verdict([0.5] * 20)
+    (line,) = words.world_words(said)
+    assert "guard leads in 20 of 20 worlds" in line
+    assert "holds in at least 95%" in line
+    said["worlds"] = verdict([0.5, 0.5, -0.5, 0.5])
+    (line,) = words.world_words(said)
+    assert "guard leads in only 3 of 4 worlds" in line
+    assert "deflect in 1" in line
+    assert "indicative only" in line
+    assert "does not decide between them" in line
+
+
+def test_the_interval_of_a_share_is_wilsons():
+    # Values of the textbook formula, e.g. 19 of 20: 0.764 to 0.991.
+    assert worlds.wilson(19, 20) == pytest.approx((0.7639, 0.9911), abs=1e-4)
+    assert worlds.wilson(20, 20)[1] == 1.0
+
+
+def test_the_report_shows_who_leads_in_drawn_worlds(tmp_path):
+    made = study_summary({"deflect": 7.5, "guard": 8.0})
+    made["worlds"] = verdict([0.5] * 15 + [-0.5] * 5)
+    write_json(tmp_path / "summary.json", made)
+    page = write_report(tmp_path, tmp_path / "runs").read_text()
+    assert "Worlds that the measurements leave open" in page
+    assert "<b>guard does not hold</b>" in page
+    assert "<td>deflect</td><td>5</td><td>25.0%</td>" in page
