@@ -47,7 +47,7 @@ def test_calibration_finds_a_law_that_predicts_the_rest(logged):
     assert max(abs(r["error_percent"]) for r in start if r["quantile"] < 99) > 30
     assert max(abs(r["error_percent"]) for r in rows if r["quantile"] < 99) < 10
     assert all(r["met"] for r in rows if r["quantile"] < 99)
-    assert law.c0_s == pytest.approx(TRUE.c0_s, rel=0.05)
+    assert law.c0_s == pytest.approx(TRUE.c0_s, rel=0.2)
 
 
 def test_calibration_looks_at_the_first_requests_only(logged):
