@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
     from rich.table import Table
 
-    from envs.hardware.fit import StepFit
+    from envs.hardware.fit import Errors, StepFit
     from envs.hardware.profile import HandoverLaw, Profile
 
 ACTIONS = ("show", "fit")
@@ -58,6 +58,7 @@ def run(config: DictConfig) -> int:
 def _fit(config: DictConfig) -> dict[str, Any]:
     from envs.hardware.links import build_link
     from envs.hardware.recipe import build
+    from envs.hardware.records import tables_errors
     from envs.hardware.write import to_yaml
     from traces.catalog import default_data_dir
 
@@ -81,7 +82,11 @@ def _fit(config: DictConfig) -> dict[str, Any]:
     _write(out / "residuals.csv", _residuals(built.fit))
     _print_profile(built.record)
     _print_worst(built.fit)
-    return _fit_summary(built.record)
+    summary = _fit_summary(built.record)
+    if built.tables is not None:
+        _print_tables(built.tables, built.fit)
+        summary["tables_errors_percent"] = tables_errors(built.tables)
+    return summary
 
 
 def _show(config: DictConfig) -> dict[str, Any]:
@@ -199,6 +204,15 @@ def _error_table(table: Table, errors: Mapping[str, Mapping[str, Any]]) -> Table
     for region, row in errors.items():
         table.add_row(region, *(f"{row[key]:g}" for key in columns))
     return table
+
+
+def _print_tables(errors: Mapping[str, Errors], fit: StepFit) -> None:
+    print("\nthe table law on the same steps, straight from the ops, beside the plane (percent, mean / largest):")
+    for region, row in errors.items():
+        plane = fit.errors[region]
+        print(
+            f"  {region:<20} tables {row.mape:4.1f} / {row.worst:4.1f}   plane {plane.mape:4.1f} / {plane.worst:4.1f}"
+        )
 
 
 def _print_worst(fit: StepFit) -> None:

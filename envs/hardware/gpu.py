@@ -35,11 +35,12 @@ class Gpu:
     stand_in: str = ""
 
     def peak(self, precision: str) -> float:
-        """Dense peak in FLOP/s.
+        """Dense peak in FLOP/s; how scales are found does not matter to it.
 
         Raises:
             ProfileError: the GPU has no such arithmetic.
         """
+        precision = precision.removesuffix("_dynamic")
         if precision not in self.flop_per_s:
             raise ProfileError(f"{self.name} has no {precision}: expected one of {', '.join(self.flop_per_s)}")
         return self.flop_per_s[precision]

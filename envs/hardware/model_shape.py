@@ -21,7 +21,7 @@ from envs.hardware.schema import Count, Flag, Free, Many, Record, Text, Words, f
 
 MODEL_DIR = Path(__file__).parent / "models"
 
-BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_block": 1.0 + 4 / 128**2, "nvfp4": 0.5 + 1 / 16}
+BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_dynamic": 1.0, "fp8_block": 1.0 + 4 / 128**2, "nvfp4": 0.5 + 1 / 16}
 """Bytes of one value, by precision, scales included: a float for each block of 128 x 128, a byte for each 16."""
 
 # The activation reserve: what an engine sets aside besides weights and KV when it profiles a full step.

@@ -10,15 +10,17 @@ from envs.hardware.errors import MeasurementError
 from envs.hardware.fit import Errors, StepFit, fit_step_law
 from envs.hardware.gpu import load_gpu
 from envs.hardware.model_shape import activation_reserve_bytes, kv_law, load_model
-from envs.hardware.profile import KvLaw
+from envs.hardware.records import fit_record, kv_record, origin_record, tables_errors
 from envs.hardware.schema import Count, Number, Record, Text, Words, find_file, read_record, read_yaml
 from envs.hardware.sources.compose import Composer
-from envs.hardware.sources.files import Origin
 from envs.hardware.sources.grids import compose_steps
+from envs.hardware.sources.host_time import host_law
 from envs.hardware.sources.op_tables import AICONFIGURATOR, load_op_tables
 from envs.hardware.sources.splitwise import SPLITWISE, splitwise_steps
-from envs.hardware.steps import KINDS, StepPoint, check_plausible
-from envs.hardware.uncertainty import COEFFICIENTS, COMMON_RELATIVE_SD, COMMON_SOURCE, covariance_record
+from envs.hardware.sources.table_law import HostLaw, compose_tables, misfit
+from envs.hardware.steps import check_plausible
+from envs.hardware.uncertainty import COEFFICIENTS
+from envs.hardware.write import tables_record
 
 RECIPE_DIR = Path(__file__).parent / "recipes"
 BOUND_PERCENT = 15.0
@@ -32,23 +34,32 @@ RECIPE = Record(
         "tensor_parallel": Count("GPUs", low=1),
         "engine": Text(),
         "engine_version": Text(),
-        "precision": Words("bf16", "fp16", "fp8"),
+        "precision": Words("bf16", "fp16", "fp8", "fp8_dynamic", "fp8_block", "nvfp4"),
         "kv_precision": Words("bf16", "fp16", "fp8"),
         "adapter": Words("op_tables", "splitwise"),
         "tables": Text(),
         "max_new_tokens": Count("tokens", low=1),
         "max_seqs": Count("sequences", low=1),
         "utilisation": Number("share of the GPU's memory", low=0.1, high=1.0),
-    }
+        "law": Words("plane", "tables"),
+    },
+    optional=("law",),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A profile as it is written, and the fit behind it."""
+    """A profile as it is written, and the fit behind it.
+
+    Attributes:
+        record: plain values in order.
+        fit: of the plane.
+        tables: errors of the table law on the same steps, in percent by region; None where steps were measured whole.
+    """
 
     record: dict[str, Any]
     fit: StepFit
+    tables: dict[str, Errors] | None = None
 
 
 def recipe_names() -> list[str]:
@@ -83,18 +94,28 @@ def build(name_or_path: str | Path, data_dir: Path, bound_percent: float = BOUND
     shape, gpu = load_model(recipe["model"]), load_gpu(recipe["gpu"])
     tp, precision, kv_precision = recipe["tensor_parallel"], recipe["precision"], recipe["kv_precision"]
     kv = kv_law(shape, gpu, tp, precision, kv_precision, recipe["utilisation"])
+    extra: dict[str, Any] = {}
     if recipe["adapter"] == "op_tables":
+        as_served = recipe.get("law") == "tables"
         ops = load_op_tables(data_dir, recipe["tables"], recipe["engine"], recipe["engine_version"])
-        composer = Composer(ops, shape, gpu, tp, precision, kv_precision)
-        points = compose_steps(composer, recipe["max_new_tokens"], recipe["max_seqs"], kv.capacity_tokens)
+        composer = Composer(ops, shape, gpu, tp, precision, kv_precision, as_served, recipe["engine_version"])
+        limits = (recipe["max_new_tokens"], recipe["max_seqs"], kv.capacity_tokens)
+        points = compose_steps(composer, *limits)
+        host = host_law(data_dir, recipe["engine"]) if as_served else HostLaw()
+        tables = compose_tables(composer, *limits, host)
+        table_errors, launch_s = misfit(tables, points), composer.launch_floor_s
         origin, files, kind = AICONFIGURATOR, ops.files(), "estimated"
         method = "engine steps composed layer by layer from op times measured on the GPU (envs/hardware/sources)"
+        if as_served:
+            method += ", as the engine launches them"
+            extra = {"tables": tables_record(tables)}
     else:
         all_points, table = splitwise_steps(data_dir, recipe["tables"], tp)
         points = [p for p in all_points if p.new <= recipe["max_new_tokens"] and p.seqs <= recipe["max_seqs"]]
         origin, files, kind = SPLITWISE, [(table.relative, table.sha256)], "measured"
         method = "whole prompt and token steps measured on the machine"
-    check_plausible(points, shape, gpu, tp, precision, kv_precision)
+        host, table_errors, launch_s = HostLaw(), None, 0.0
+    check_plausible(points, shape, gpu, tp, precision, kv_precision, launch_s)
     fit = fit_step_law(points)
     worst = max((name for name in fit.held_out if name != "all"), key=lambda name: fit.held_out[name].mape)
     if fit.held_out[worst].mape > bound_percent and not force:
@@ -112,11 +133,13 @@ def build(name_or_path: str | Path, data_dir: Path, bound_percent: float = BOUND
         "engine_version": recipe["engine_version"],
         "precision": precision,
         "step": {name: float(getattr(fit.law, name)) for name in COEFFICIENTS},
-        "kv": _kv_record(kv),
+        **extra,
+        "kv": kv_record(kv),
         "source": {
             "kind": kind,
             **origin_record(origin),
             "method": method,
+            **({"host_time": host.source} if extra else {}),
             "files": [{"path": path, "sha256": digest} for path, digest in files],
             "kv": (
                 f"{kv_precision} cache; {recipe['utilisation']:g} of {gpu.memory_bytes / 1e9:.1f} GB a GPU "
@@ -125,65 +148,6 @@ def build(name_or_path: str | Path, data_dir: Path, bound_percent: float = BOUND
         },
         "fit": fit_record(fit),
     }
-    return Built(record, fit)
-
-
-def origin_record(origin: Origin) -> dict[str, str]:
-    """Where measurements come from, as written into a profile."""
-    return {
-        "name": origin.name,
-        "repository": origin.repository,
-        "commit": origin.commit,
-        "licence": origin.licence,
-        "attribution": origin.attribution,
-    }
-
-
-def fit_record(fit: StepFit) -> dict[str, Any]:
-    """Range, errors and covariance of a fit, as written into a profile."""
-    return {
-        "method": "non-negative least squares of relative error, kinds of step weighted equally",
-        "points": {kind: count for kind in KINDS if (count := sum(p.kind == kind for p in fit.points))},
-        "range": _range(fit.points),
-        "errors_percent": {
-            region: _error_record(errors, fit.held_out[region]) for region, errors in fit.errors.items()
-        },
-        "phases_alone_percent": {
-            kind: {"mape": round(mape, 1), "constant_s": float(f"{constant:.4g}")}
-            for kind, (mape, constant) in fit.by_kind.items()
-        },
-        "covariance": covariance_record(fit.law, fit.covariance),
-        "common_relative_sd": COMMON_RELATIVE_SD,
-        "common_source": COMMON_SOURCE,
-    }
-
-
-def _error_record(errors: Errors, held_out: Errors) -> dict[str, Any]:
-    return {
-        "points": errors.points,
-        "mape": round(errors.mape, 1),
-        "median": round(errors.median, 1),
-        "max": round(errors.worst, 1),
-        "bias": round(errors.bias, 1),
-        "held_out_mape": round(held_out.mape, 1),
-        "held_out_max": round(held_out.worst, 1),
-    }
-
-
-def _range(points: tuple[StepPoint, ...]) -> dict[str, list[int]]:
-    """Smallest and largest value of each axis among the points that use it."""
-    axes = {
-        "new_tokens": [p.new for p in points if p.new],
-        "context_tokens": [round(p.attention / p.new + p.new / 2) for p in points if p.kind in ("append", "mixed")],
-        "sequences": [p.seqs for p in points if p.seqs],
-        "kv_tokens": [p.kv for p in points if p.kv],
-    }
-    return {name: [min(values), max(values)] for name, values in axes.items() if values}
-
-
-def _kv_record(kv: KvLaw) -> dict[str, Any]:
-    return {
-        "bytes_per_token": int(kv.bytes_per_token),
-        "capacity_tokens": kv.capacity_tokens,
-        "block_tokens": kv.block_tokens,
-    }
+    if extra and table_errors is not None:
+        record["fit"]["tables_errors_percent"] = tables_errors(table_errors)
+    return Built(record, fit, table_errors)

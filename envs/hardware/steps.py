@@ -70,9 +70,24 @@ def times_s(points: Sequence[StepPoint]) -> NDArray[np.float64]:
 
 
 def check_plausible(
-    points: Sequence[StepPoint], shape: ModelShape, gpu: Gpu, tensor_parallel: int, precision: str, kv_precision: str
+    points: Sequence[StepPoint],
+    shape: ModelShape,
+    gpu: Gpu,
+    tensor_parallel: int,
+    precision: str,
+    kv_precision: str,
+    launch_s: float = 0.0,
 ) -> None:
     """Refuse times that no such GPU can have: most often milliseconds read as seconds, or the reverse.
+
+    Args:
+        points: steps.
+        shape: the model.
+        gpu: the GPU.
+        tensor_parallel: GPUs that share the model.
+        precision: of the weights.
+        kv_precision: of the cache.
+        launch_s: time that launching a step may take the host, whatever the GPU does.
 
     Raises:
         MeasurementError: names the step, its time and the plausible range.
@@ -86,7 +101,7 @@ def check_plausible(
         peak_s = flop / (gpu.peak(precision) * tensor_parallel)
         memory_s = (weights + kv_bytes * point.kv) / (gpu.memory_bytes_per_s * tensor_parallel)
         bound_s = max(peak_s, memory_s)
-        low, high = FASTEST * bound_s, SLOWEST * bound_s
+        low, high = FASTEST * bound_s, SLOWEST * bound_s + launch_s
         if not low <= point.time_s <= high:
             raise MeasurementError(
                 f"a {point.kind} step of {point.new} new tokens and {point.seqs} decodes over {point.kv} tokens takes "

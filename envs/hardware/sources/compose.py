@@ -12,6 +12,10 @@ What the tables do not hold, and what is put in its place:
 * mixed attention: the sum of both kernels. Where mixed kernels were measured (another GPU), they cost 1.1 to 1.4
   times the sum at the median and more at many long decodes;
 * the engine's own work between steps (scheduling, sampling, detokenising) is not in these times.
+
+``as_served`` adds what engines are known to do: quantisation as they launch it (:mod:`floors`), the rotation of queries
+and keys, their norms where the model has them and the write to the cache where the attention kernel does neither,
+sampling, and the time that the host takes to launch a step op by op, once it is too large for a captured graph.
 """
 
 from __future__ import annotations
@@ -20,19 +24,25 @@ from dataclasses import dataclass
 
 from envs.hardware.gpu import Gpu
 from envs.hardware.model_shape import ModelShape
+from envs.hardware.sources.floors import CAPTURED_TOKENS, MEMORY_SHARE, launch_floor_s, served_product_s
 from envs.hardware.sources.op_tables import OpTables
 from envs.hardware.steps import StepPoint
 
-MEMORY_SHARE = 0.8
 MEMORY_LATENCY_S = 3e-6
-CAPTURED_TOKENS = 512
-"""Largest step that vLLM launches from a captured CUDA graph by default; larger ones are launched op by op."""
 ACTIVATION_BYTES = 2
+SAMPLER_S = 25e-6
+"""Sampling one token from logits, measured on an RTX PRO 6000 (LLMServingSim profiler, vLLM 0.19.0)."""
+LOGIT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Composer:
-    """Step times of one model on ``tensor_parallel`` GPUs from op tables."""
+    """Step times of one model on ``tensor_parallel`` GPUs from op tables.
+
+    Attributes:
+        as_served: whether ops are counted as the engine launches them, or as the tables timed them.
+        engine_version: version that runs, where it decides what is launched; None: not known.
+    """
 
     ops: OpTables
     shape: ModelShape
@@ -40,6 +50,8 @@ class Composer:
     tensor_parallel: int
     precision: str
     kv_precision: str
+    as_served: bool = False
+    engine_version: str | None = None
 
     @property
     def heads(self) -> tuple[int, int, int]:
@@ -47,29 +59,41 @@ class Composer:
         shape, tp = self.shape, self.tensor_parallel
         return shape.heads // tp, max(1, shape.kv_heads // tp), shape.head_dim
 
+    @property
+    def captured_tokens(self) -> int:
+        """Tokens of the largest step that is launched from a captured graph; larger ones are launched op by op."""
+        return CAPTURED_TOKENS.get(self.ops.engine, max(CAPTURED_TOKENS.values()))
+
+    @property
+    def launch_floor_s(self) -> float:
+        """With ``as_served``, least time of a step that is launched op by op."""
+        if not self.as_served:
+            return 0.0
+        return launch_floor_s(self.ops, self.engine_version, self.shape.layers, self.tensor_parallel)
+
     def prefill(self, tokens: int, batch: int = 1) -> StepPoint:
         """``batch`` prompts of ``tokens`` tokens each, nothing cached."""
         total = tokens * batch
         attention_s = self.ops.context_attention_s(tokens, batch, *self.heads, self.kv_precision)
-        time_s = self._common_s(total, sampled=batch) + self.shape.layers * attention_s
+        time_s = self.common_s(total, sampled=batch) + self.shape.layers * attention_s
         return StepPoint("prefill", total, batch * tokens * tokens / 2, 0, 0, time_s)
 
     def append(self, new: int, cached: int) -> StepPoint:
         """``new`` prompt tokens over ``cached`` ones."""
-        time_s = self._common_s(new, sampled=1) + self.shape.layers * self._append_attention_s(new, cached)
+        time_s = self.common_s(new, sampled=1) + self.shape.layers * self._append_attention_s(new, cached)
         return StepPoint("append", new, new * (cached + new / 2), 0, 0, time_s)
 
     def decode(self, batch: int, context: int) -> StepPoint:
         """``batch`` sequences of ``context`` tokens, one new token each."""
         attention_s = self.ops.generation_attention_s(context, batch, *self.heads, self.kv_precision)
-        time_s = self._common_s(batch, sampled=batch) + self.shape.layers * attention_s
+        time_s = self.common_s(batch, sampled=batch) + self.shape.layers * attention_s
         return StepPoint("decode", 0, 0.0, batch, batch * context, time_s)
 
     def mixed(self, new: int, cached: int, batch: int, context: int) -> StepPoint:
         """A chunk of ``new`` prompt tokens over ``cached`` ones together with ``batch`` decodes."""
         decode_s = self.ops.generation_attention_s(context, batch, *self.heads, self.kv_precision)
         attention_s = self._append_attention_s(new, cached) + decode_s
-        time_s = self._common_s(new + batch, sampled=batch + 1) + self.shape.layers * attention_s
+        time_s = self.common_s(new + batch, sampled=batch + 1) + self.shape.layers * attention_s
         return StepPoint("mixed", new, new * (cached + new / 2), batch, batch * context, time_s)
 
     def _append_attention_s(self, new: int, cached: int) -> float:
@@ -79,22 +103,66 @@ class Composer:
         full = self.ops.context_attention_s(cached + new, 1, *self.heads, self.kv_precision)
         return max(alone, full * (1.0 - (cached / (cached + new)) ** 2))
 
-    def _common_s(self, tokens: int, sampled: int) -> float:
+    def common_s(self, tokens: int, sampled: int) -> float:
         """Everything but attention, of a step over ``tokens`` tokens that samples ``sampled`` of them."""
+        return self.matrices_s(tokens) + self.head_s(sampled)
+
+    def matrices_s(self, tokens: int) -> float:
+        """The layers without attention, and the last norm, over ``tokens`` tokens.
+
+        With ``as_served``, at least the time to launch the layers' ops where no captured graph launches them.
+        """
         shape, tp = self.shape, self.tensor_parallel
         heads, kv_heads, head_dim = self.heads
         width = 2 * shape.intermediate // tp
         layer = (
-            self.ops.gemm_s(tokens, (heads + 2 * kv_heads) * head_dim, shape.hidden, self.precision)
-            + self.ops.gemm_s(tokens, shape.hidden, heads * head_dim, self.precision)
-            + self.ops.gemm_s(tokens, width, shape.hidden, self.precision)
-            + self.ops.gemm_s(tokens, shape.hidden, shape.intermediate // tp, self.precision)
-            + 2 * self.ops.allreduce_s(tokens * shape.hidden, tp, captured=tokens <= CAPTURED_TOKENS)
+            self._product_s("qkv", tokens, (heads + 2 * kv_heads) * head_dim, shape.hidden)
+            + self._product_s("output", tokens, shape.hidden, heads * head_dim)
+            + self._product_s("gate_up", tokens, width, shape.hidden)
+            + self._product_s("down", tokens, shape.hidden, shape.intermediate // tp)
+            + 2 * self.ops.allreduce_s(tokens * shape.hidden, tp, captured=tokens <= self.captured_tokens)
             + 2 * self._memory_s(tokens * 4 * shape.hidden)
             + self._memory_s(tokens * 3 * shape.intermediate // tp)
         )
-        head = self.ops.gemm_s(sampled, shape.vocabulary // tp, shape.hidden, "bf16")
-        return shape.layers * layer + head + self._memory_s(tokens * 2 * shape.hidden)
+        last = self._memory_s(tokens * 2 * shape.hidden)
+        if not self.as_served:
+            return shape.layers * layer + last
+        gpu_s = shape.layers * (layer + self._around_attention_s(tokens)) + last
+        if tokens <= self.captured_tokens:
+            return gpu_s
+        return max(gpu_s, self.launch_floor_s)
+
+    def head_s(self, sampled: int) -> float:
+        """The output head over ``sampled`` positions; with ``as_served``, sampling from its logits too."""
+        shape = self.shape
+        head = self.ops.gemm_s(sampled, shape.vocabulary // self.tensor_parallel, shape.hidden, "bf16")
+        if not self.as_served:
+            return head
+        logits = sampled * shape.vocabulary * LOGIT_BYTES
+        return head + SAMPLER_S + logits / (self.gpu.memory_bytes_per_s * MEMORY_SHARE)
+
+    def _product_s(self, product: str, m: int, n: int, k: int) -> float:
+        if not self.as_served:
+            return self.ops.gemm_s(m, n, k, self.precision)
+        place = (self.ops, self.shape, self.gpu, self.tensor_parallel, self.precision)
+        return served_product_s(*place, product, m, n, k)
+
+    def _around_attention_s(self, tokens: int) -> float:
+        """Kernels between the QKV product and attention that the attention kernel does not do itself.
+
+        TRT-LLM's attention rotates and writes the cache; a model that normalises queries and keys has them normalised
+        and rotated by one kernel before it. The others rotate by a kernel and normalise by two; vLLM writes the cache
+        by one more.
+        """
+        heads, kv_heads, head_dim = self.heads
+        rotated = self._memory_s(2 * tokens * (heads + kv_heads) * head_dim)
+        if self.ops.engine == "trtllm":
+            return rotated if self.shape.qk_norm else 0.0
+        norms = 0.0
+        if self.shape.qk_norm:
+            norms = sum(self._memory_s(2 * tokens * count * head_dim) for count in (heads, kv_heads))
+        written = self._memory_s(4 * tokens * kv_heads * head_dim) if self.ops.engine == "vllm" else 0.0
+        return rotated + norms + written
 
     def _memory_s(self, values: int) -> float:
         return values * ACTIVATION_BYTES / (self.gpu.memory_bytes_per_s * MEMORY_SHARE) + MEMORY_LATENCY_S

@@ -12,6 +12,7 @@ such rows, as the engine then runs it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -30,8 +31,20 @@ AICONFIGURATOR = Origin(
     attribution="NVIDIA Corporation, measured on the named GPU with the named engine's kernels",
 )
 ROOT = "measurements/aiconfigurator/data"
-DTYPES = {"bf16": "bfloat16", "fp16": "bfloat16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
+PACKAGE, PACKAGE_ROOT = "aiconfigurator_core", "aiconfigurator_core/systems/data"
+"""The published package that holds the same folders for more GPUs; read where the data folder lacks a GPU."""
+DTYPES = {
+    "bf16": "bfloat16",
+    "fp16": "bfloat16",
+    "fp8": "fp8",
+    "fp8_dynamic": "fp8",
+    "fp8_block": "fp8_block",
+    "nvfp4": "nvfp4",
+}
 """Profile precision -> the tables' dtype. The tables hold no fp16; bf16 kernels run at the same rate."""
+UNCAPTURED = {"vllm": {"fp8_block": "sglang"}}
+"""Engine -> products that its collector timed launch by launch (smallest ones 55 to 170 us, where captured ones take 3
+to 7), and the engine whose captured rows of the same kernels (DeepGEMM) are read instead."""
 SMALL = 256
 """Sides of the matrices whose product is pure launch: their median time is a table's floor."""
 
@@ -60,10 +73,13 @@ class OpTables:
     tables: dict[str, Table]
     _curves: dict[tuple[object, ...], Curve | None] = field(default_factory=dict)
     _axes: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+    _floors: dict[str, float] = field(default_factory=dict)
 
     def files(self) -> list[tuple[str, str]]:
-        """(path below the data folder, sha256) of every file read."""
-        return [(table.relative, table.sha256) for _, table in sorted(self.tables.items())]
+        """(path below the data folder, sha256) of every file read; another engine's only where its rows were used."""
+        used = {str(key[0]) for key in self._curves}
+        tables = [table for name, table in sorted(self.tables.items()) if " " not in name or name in used]
+        return [(table.relative, table.sha256) for table in tables]
 
     def gemm_s(self, m: int, n: int, k: int, precision: str) -> float:
         """Time of an (m, k) x (k, n) product: over ``m`` along the measured curve, between grid values of n and k."""
@@ -82,7 +98,7 @@ class OpTables:
         total = 0.0
         for weight, grid_n, grid_k in corners:
             point = {"gemm_dtype": dtype, "n": grid_n, "k": grid_k}
-            total += weight * self._at("gemm", "m", m, point)
+            total += weight * self._at(self._gemm(dtype), "m", m, point)
         return parts * total
 
     def context_attention_s(self, tokens: int, batch: int, heads: int, kv_heads: int, head_dim: int, kv: str) -> float:
@@ -103,10 +119,11 @@ class OpTables:
         return sorted((int(b), int(s)) for b, s in frame.select("batch_size", "tokens").iter_rows())
 
     def allreduce_s(self, elements: int, gpus: int, captured: bool) -> float:
-        """Time of an all-reduce; ``captured``: launched from a CUDA graph."""
+        """Time of an all-reduce; ``captured``: launched from a CUDA graph, or where only such were measured."""
         if gpus == 1:
             return 0.0
-        return self._at("allreduce", "message_size", elements, {"num_gpus": gpus, "captured": captured})
+        point: dict[str, object] = {"num_gpus": gpus, "captured": captured or self.launch_s() is None}
+        return self._at("allreduce", "message_size", elements, point)
 
     def gemm_floor_s(self, precision: str) -> float:
         """Median time of the smallest products: up to 8 rows, sides up to SMALL.
@@ -115,11 +132,15 @@ class OpTables:
             OutsideError: no such product was measured.
         """
         dtype = _dtype(precision)
+        if dtype in self._floors:
+            return self._floors[dtype]
+        table = self.tables[self._gemm(dtype)]
         small = (pl.col("gemm_dtype") == dtype) & (pl.col("m") <= 8) & (pl.col("n") <= SMALL) & (pl.col("k") <= SMALL)
-        median = self.tables["gemm"].frame.filter(small)["latency"].median()
+        median = table.frame.filter(small)["latency"].median()
         if median is None:
-            raise OutsideError(f"{self.tables['gemm'].relative}: no {dtype} products with sides up to {SMALL}")
-        return float(median) * 1e-3  # type: ignore[arg-type, unused-ignore]
+            raise OutsideError(f"{table.relative}: no {dtype} products with sides up to {SMALL}")
+        self._floors[dtype] = float(median) * 1e-3  # type: ignore[arg-type, unused-ignore]
+        return self._floors[dtype]
 
     def gemm_rows(self, precision: str) -> list[int]:
         """Numbers of rows (tokens) at which products were measured, increasing."""
@@ -130,16 +151,19 @@ class OpTables:
 
         None where the table holds captured launches only.
         """
-        if "allreduce" not in self.tables:
-            return None
-        frame = self.tables["allreduce"].frame.filter(~pl.col("captured"))
-        least = frame["latency"].min()
-        return None if least is None else float(least) * 1e-3  # type: ignore[arg-type, unused-ignore]
+        if "launch" not in self._floors:
+            least = self.tables["allreduce"].frame.filter(~pl.col("captured"))["latency"].min()
+            self._floors["launch"] = 0.0 if least is None else float(least) * 1e-3  # type: ignore[arg-type, unused-ignore]
+        return self._floors["launch"] or None
+
+    def _gemm(self, dtype: str) -> str:
+        """The table that holds the products of this type."""
+        return f"gemm {dtype}" if f"gemm {dtype}" in self.tables else "gemm"
 
     def _axis(self, column: str, dtype: str) -> list[int]:
         """Values of one matrix size in the GEMM table, increasing."""
         if (column, dtype) not in self._axes:
-            frame = self.tables["gemm"].frame
+            frame = self.tables[self._gemm(dtype)].frame
             values = frame.filter(pl.col("gemm_dtype") == dtype)[column].unique().sort().to_list()
             if not values:
                 known = ", ".join(sorted(frame["gemm_dtype"].unique()))
@@ -174,19 +198,14 @@ def load_op_tables(data_dir: Path, gpu: str, engine: str, version: str | None) -
     Raises:
         MeasurementError: a file is missing or holds what cannot be a measurement.
     """
+    data_dir, root = _home(data_dir, gpu)
 
     def relative(op: str, file: str) -> str:
-        folder = f"{ROOT}/{gpu}/{op}/{engine}"
+        folder = f"{root}/{gpu}/{op}/{engine}"
         return f"{folder}/{nearest_version(data_dir / folder, file, version)}/{file}"
 
-    gemm_keys = ["gemm_dtype", "m", "n", "k"]
     gemm_path = relative("gemm", "gemm_perf.parquet")
-    gemm = read_table(
-        data_dir,
-        gemm_path,
-        {"gemm_dtype": pl.String, "m": pl.Int64, "n": pl.Int64, "k": pl.Int64, "latency": pl.Float64},
-    )
-    tables = {"gemm": _checked(gemm, gemm_keys)}
+    tables = {"gemm": _read_gemm(data_dir, gemm_path)}
     shape = {"num_heads": pl.Int64, "num_key_value_heads": pl.Int64, "head_dim": pl.Int64, "kv_cache_dtype": pl.String}
     for phase, axis in (("context", "isl"), ("generation", "step")):
         columns = {"batch_size": pl.Int64, axis: pl.Int64, **shape, "attn_dtype": pl.String, "latency": pl.Float64}
@@ -201,7 +220,34 @@ def load_op_tables(data_dir: Path, gpu: str, engine: str, version: str | None) -
         attention = Table(attention.relative, attention.sha256, full)
         tables[phase] = _checked(attention, ["batch_size", "tokens", *shape])
     tables["allreduce"] = _read_allreduce(data_dir, relative("comm", "custom_allreduce_perf.parquet"))
+    for dtype, other in UNCAPTURED.get(engine, {}).items():
+        folder = f"{root}/{gpu}/gemm/{other}"
+        if (data_dir / folder).is_dir():
+            path = f"{folder}/{nearest_version(data_dir / folder, 'gemm_perf.parquet', None)}/gemm_perf.parquet"
+            tables[f"gemm {dtype}"] = _read_gemm(data_dir, path)
     return OpTables(gpu, engine, Path(gemm_path).parent.name, tables)
+
+
+def _read_gemm(data_dir: Path, relative: str) -> Table:
+    columns = {"gemm_dtype": pl.String, "m": pl.Int64, "n": pl.Int64, "k": pl.Int64, "latency": pl.Float64}
+    return _checked(read_table(data_dir, relative, columns), ["gemm_dtype", "m", "n", "k"])
+
+
+def has_tables(data_dir: Path, gpu: str) -> bool:
+    """Whether op tables of this GPU are at hand: in the data folder, or in the installed package."""
+    home, root = _home(data_dir, gpu)
+    return (home / root / gpu).is_dir()
+
+
+def _home(data_dir: Path, gpu: str) -> tuple[Path, str]:
+    """The folder that paths of tables are relative to, and the path below it that GPUs' folders lie in."""
+    if not (data_dir / ROOT / gpu).is_dir():
+        found = find_spec(PACKAGE)
+        places = [Path(place).parent for place in (found.submodule_search_locations or ())] if found else []
+        for place in places:
+            if (place / PACKAGE_ROOT / gpu).is_dir():
+                return place, PACKAGE_ROOT
+    return data_dir, ROOT
 
 
 def _query_dtype(frame: pl.DataFrame) -> pl.DataFrame:

@@ -1,0 +1,180 @@
+"""A profile for any engine, GPU and tensor-parallel degree that op tables are at hand for: nothing fitted to runs.
+
+``profile_for("llama-3.1-70b", "b200_sxm", "trtllm", None, 8, "nvfp4", "fp8", data_dir)`` composes steps as the engine
+serves them (:mod:`envs.hardware.sources.compose`), makes the table law of them, adds the host's time between steps
+where it was measured, and fits the plane that policies predict with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from envs.hardware.errors import MeasurementError
+from envs.hardware.fit import Errors, StepFit, fit_step_law
+from envs.hardware.gpu import Gpu, load_gpu
+from envs.hardware.model_shape import ModelShape, kv_law, load_model
+from envs.hardware.profile import KvLaw, Profile
+from envs.hardware.records import fit_record, origin_record, tables_errors
+from envs.hardware.sources.compose import Composer
+from envs.hardware.sources.grids import compose_steps
+from envs.hardware.sources.host_time import host_law
+from envs.hardware.sources.op_tables import AICONFIGURATOR, OpTables, has_tables, load_op_tables
+from envs.hardware.sources.table_law import compose_tables, misfit
+from envs.hardware.steps import check_plausible
+from envs.hardware.tables import StepTables
+
+MAX_TOKENS, MAX_SEQS = 16384, 512
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Both laws of one configuration and how far they are from the composed steps, in percent by region."""
+
+    fit: StepFit
+    tables: StepTables
+    errors: dict[str, Errors]
+    ops: OpTables
+
+
+def profile_for(
+    model: str,
+    gpu: str,
+    engine: str,
+    version: str | None,
+    tensor_parallel: int,
+    precision: str,
+    kv_precision: str,
+    data_dir: Path,
+    utilisation: float = 0.9,
+) -> Profile:
+    """The profile of one configuration; made once, then remembered.
+
+    Args:
+        model: a model's name (its own or a published one) or file.
+        gpu: a GPU's name, the folder of its op tables, or a file.
+        engine: ``vllm``, ``sglang`` or ``trtllm``.
+        version: the engine's version; the nearest measured one counts. None: not known, the newest.
+        tensor_parallel: GPUs of a worker.
+        precision: of the layers' matrices: ``bf16``, ``fp8`` (calibrated scales), ``fp8_dynamic`` (scales searched at
+            every product), ``fp8_block`` or ``nvfp4``.
+        kv_precision: of the cache: ``bf16`` or ``fp8``.
+        data_dir: the data folder.
+        utilisation: share of the GPU's memory that the engine may use.
+
+    Raises:
+        ProfileError: a model or GPU that is not known, or a model that does not fit.
+        MeasurementError: no op tables for it.
+    """
+    shape, sheet, home = load_model(model), load_gpu(gpu), data_dir.absolute()
+    what = (engine, version, tensor_parallel, precision, kv_precision, home, utilisation)
+    key = repr((shape, sheet, what))  # by content: a file of the user's own may change between two calls
+    if key not in _made:
+        _made[key] = _profile(shape, sheet, *what)
+    return _made[key]
+
+
+_made: dict[str, Profile] = {}
+
+
+def _profile(
+    shape: ModelShape,
+    gpu: Gpu,
+    engine: str,
+    version: str | None,
+    tensor_parallel: int,
+    precision: str,
+    kv_precision: str,
+    data_dir: Path,
+    utilisation: float,
+) -> Profile:
+    kv = kv_law(shape, gpu, tensor_parallel, precision, kv_precision, utilisation)
+    made = estimate(shape, gpu, engine, version, tensor_parallel, precision, kv_precision, kv, data_dir)
+    return Profile(
+        name=f"{shape.name}-{precision}-{gpu.name}-tp{tensor_parallel}-{engine}",
+        model=shape.name,
+        gpu=gpu.name,
+        tensor_parallel=tensor_parallel,
+        engine=engine,
+        precision=precision,
+        step=made.fit.law,
+        kv=kv,
+        source=_source(made, gpu, engine, data_dir),
+        fit=fit_record(made.fit) | {"tables_errors_percent": tables_errors(made.errors)},
+        engine_version=version or "",
+        tables=made.tables,
+    )
+
+
+def estimate(
+    shape: ModelShape,
+    gpu: Gpu,
+    engine: str,
+    version: str | None,
+    tensor_parallel: int,
+    precision: str,
+    kv_precision: str,
+    kv: KvLaw,
+    data_dir: Path,
+    max_tokens: int = MAX_TOKENS,
+    max_seqs: int = MAX_SEQS,
+) -> Estimate:
+    """Compose steps as served and make both laws of them.
+
+    Args:
+        shape: the model.
+        gpu: the GPU.
+        engine: ``vllm``, ``sglang`` or ``trtllm``.
+        version: the engine's version, or None.
+        tensor_parallel: GPUs of a worker.
+        precision: of the layers' matrices.
+        kv_precision: of the cache.
+        data_dir: the data folder.
+        kv: law of the cache, which bounds the decodes.
+        max_tokens: most tokens of a step.
+        max_seqs: most decodes of a step.
+
+    Raises:
+        MeasurementError: no op tables for it, or times that cannot be.
+    """
+    ops = _tables(data_dir, tables_folder(gpu, data_dir), engine, version)
+    composer = Composer(ops, shape, gpu, tensor_parallel, precision, kv_precision, True, version)
+    points = compose_steps(composer, max_tokens, max_seqs, kv.capacity_tokens)
+    check_plausible(points, shape, gpu, tensor_parallel, precision, kv_precision, composer.launch_floor_s)
+    tables = compose_tables(composer, max_tokens, max_seqs, kv.capacity_tokens, host_law(data_dir, engine))
+    return Estimate(fit_step_law(points), tables, misfit(tables, points), ops)
+
+
+def tables_folder(gpu: Gpu, data_dir: Path) -> str:
+    """Folder of the GPU's op tables, or of the GPU that stands in.
+
+    Raises:
+        MeasurementError: neither is at hand.
+    """
+    for folder in (gpu.tables, gpu.stand_in):
+        if folder and has_tables(data_dir, folder):
+            return folder
+    raise MeasurementError(
+        f"{gpu.name}: no op tables in the data folder {data_dir}, nor in the package aiconfigurator-core: expected "
+        f"measurements/aiconfigurator/data/{gpu.tables or 'FOLDER'} (key `tables` of the GPU's file)"
+    )
+
+
+@lru_cache(maxsize=32)
+def _tables(data_dir: Path, folder: str, engine: str, version: str | None) -> OpTables:
+    return load_op_tables(data_dir, folder, engine, version)
+
+
+def _source(made: Estimate, gpu: Gpu, engine: str, data_dir: Path) -> dict[str, Any]:
+    standing_in = made.ops.gpu != gpu.tables
+    return {
+        "kind": "estimated",
+        **origin_record(AICONFIGURATOR),
+        "method": "engine steps composed as served from op times (envs/hardware/sources); nothing fitted to runs"
+        + (f"; op times of {made.ops.gpu} stand in" if standing_in else ""),
+        "tables": f"{made.ops.gpu}, {engine} {made.ops.version}",
+        "host_time": host_law(data_dir, engine).source,
+        "files": [{"path": path, "sha256": digest} for path, digest in made.ops.files()],
+    }

@@ -1,0 +1,150 @@
+"""What an op table's rows hold around a quantised product, and what a serving engine launches around it.
+
+A product of a quantised layer needs its input in low precision. A table's rows were timed with the kernels that make it
+so inside; an engine that serves writes it with the kernel that comes before (norm, attention, activation) where it can.
+The difference decides decode steps: on H100 the smallest fp8 product of TRT-LLM's table takes 12.4 us, in bf16 2.7.
+
+The rules below were fixed from the tables and from published engine behaviour, before any measured serving run was
+compared with:
+
+* TRT-LLM's fp8 rows were timed on a layer without a calibrated input scale (ai-dynamo/aiconfigurator,
+  ``collector/trtllm/collect_gemm.py``; its pull requests 261 and 1114 say so and take it off): each call searches the
+  input for its largest value (*scale*) and then quantises. Calibrated checkpoints carry the scale, so it is never paid.
+* TRT-LLM quantises the input of the output product inside the attention kernel, that of the fp8 down product inside the
+  gated activation (the same pull requests; ``_torch/modules``), and, in its Llama class with more than one GPU and more
+  than 4,096 values, the inputs of the two others inside the fused all-reduce and norm
+  (``_torch/models/modeling_llama.py``); its Qwen3 class has no such fusion.
+* vLLM's fp8 rows hold a static quantisation. Served, its compiler fuses it into norms and activation; the attention
+  output is quantised by a kernel of its own (``fuse_norm_quant``, ``fuse_act_quant``, not ``fuse_attn_quant``).
+* SGLang's fp8 rows were timed on quantised input; served, it launches a quantisation before each product
+  (sgl-project/sglang issue 31504).
+* Everything else is taken as timed, vLLM's nvfp4 above all: no source says that its quantisation is fused.
+
+The two kernels' launch floors come from the table: quantised floor less 16-bit floor is what they take together. For
+fp8, quantising takes QUANTISE_S of it; aiconfigurator-core's own tables of the two kernels (not in the data folder)
+have 1.4 to 2.2 us for it and 7.0 to 8.6 us for the search, on H100, B200 and GB200; the rules here give 7.7 and 8.5.
+
+Launch floors. A step that no captured graph launches takes at least as long as the host needs to launch its ops, which
+short prompts on many GPUs do not fill:
+
+* TRT-LLM captures steps of decodes only, and SGLang did so before it captured prefills piece by piece; their Python
+  launches op by op. Published for such an engine: 129 prompt tokens of Qwen3-4B (36 layers) take 16.6 ms, 5.7 ms from a
+  graph, and 513 tokens take no longer (wejoncy/sfllm pull request 46): EAGER_LAYER_S a layer.
+* vLLM compiles its layers and captures up to 512 tokens; beyond, each launch takes what its table's smallest
+  all-reduce takes outside a graph (20 us on H100 and B200, 44 us on A100).
+
+Where each starts is a number of tokens, whether prompt's or decodes': the law knows the tokens of a step only.
+"""
+
+from __future__ import annotations
+
+from envs.hardware.gpu import Gpu
+from envs.hardware.model_shape import BYTES, ModelShape
+from envs.hardware.sources.op_tables import OpTables
+from envs.hardware.sources.versions import version_key
+
+PRODUCTS = ("qkv", "output", "gate_up", "down")
+SCALE, QUANTISE = "scale", "quantise"
+
+QUANTISE_S = 2e-6
+MEMORY_SHARE = 0.8
+"""Share of the peak bandwidth that kernels bound by memory reach, as aiconfigurator counts them."""
+
+TIMED: dict[tuple[str, str], tuple[str, ...]] = {
+    ("trtllm", "fp8"): (SCALE, QUANTISE),
+    ("trtllm", "nvfp4"): (QUANTISE,),
+    ("vllm", "fp8"): (QUANTISE,),
+    ("sglang", "fp8"): (),
+}
+"""(engine, precision) -> quantisation kernels inside the table's rows; those not named are taken as timed."""
+
+FUSED_FROM_HIDDEN = 4096
+"""TRT-LLM's Llama class fuses norms into all-reduces above this width only."""
+
+
+def launched(engine: str, precision: str, shape: ModelShape, tensor_parallel: int, product: str) -> tuple[str, ...]:
+    """Quantisation kernels that the engine launches for one product when it serves.
+
+    Args:
+        engine: ``vllm``, ``sglang`` or ``trtllm``.
+        precision: of the layers' matrices.
+        shape: the model; one that normalises queries and keys is no Llama class.
+        tensor_parallel: GPUs that share the layers.
+        product: one of PRODUCTS.
+    """
+    if (engine, precision) not in TIMED:
+        return ()
+    fused: tuple[str, ...] = ()
+    if engine == "trtllm":
+        fused = ("output", "down") if precision == "fp8" else ("output",)
+        if tensor_parallel > 1 and shape.hidden > FUSED_FROM_HIDDEN and not shape.qk_norm:
+            fused += ("qkv", "gate_up")
+    elif engine == "vllm":
+        fused = ("qkv", "gate_up", "down")
+    return () if product in fused else (QUANTISE,)
+
+
+def served_product_s(
+    ops: OpTables,
+    shape: ModelShape,
+    gpu: Gpu,
+    tensor_parallel: int,
+    precision: str,
+    product: str,
+    m: int,
+    n: int,
+    k: int,
+) -> float:
+    """Time of an (m, k) x (k, n) product of a layer as the engine serves it, in seconds.
+
+    Never below the launch floor of a 16-bit product.
+    """
+    timed_s = ops.gemm_s(m, n, k, precision)
+    if (ops.engine, precision) not in TIMED:
+        return timed_s
+    kernels = TIMED[ops.engine, precision]
+    served = launched(ops.engine, precision, shape, tensor_parallel, product)
+    excess_s = sum(_kernel_s(ops, gpu, precision, kernel, m, k) for kernel in kernels if kernel not in served)
+    missing_s = sum(_kernel_s(ops, gpu, precision, kernel, m, k) for kernel in served if kernel not in kernels)
+    return max(ops.gemm_floor_s("bf16"), timed_s - excess_s + missing_s)
+
+
+CAPTURED_TOKENS = {"vllm": 512, "sglang": 256, "trtllm": 256}
+"""Largest step that an engine launches from a captured graph: vLLM's default; the decodes others capture by default."""
+EAGER_LAYER_S = 16.6e-3 / 36
+LAYER_OPS, LAYER_COLLECTIVES = 9, 2
+"""Launches of a layer: two norms, four products, rotation, attention, activation; and its all-reduces."""
+PIECEWISE_SGLANG = "0.5.10"
+"""First SGLang version taken to capture prefills piece by piece by default."""
+
+
+def launch_floor_s(ops: OpTables, engine_version: str | None, layers: int, tensor_parallel: int) -> float:
+    """Least time of a step that no captured graph launches, in seconds.
+
+    Args:
+        ops: tables of the engine.
+        engine_version: None: not known, taken as the newest.
+        layers: decoder layers.
+        tensor_parallel: GPUs that share them; more than one all-reduce twice a layer.
+    """
+    launch_s = ops.launch_s() or 0.0
+    collectives = LAYER_COLLECTIVES if tensor_parallel > 1 else 0
+    if ops.engine == "vllm":
+        return layers * (LAYER_OPS + collectives) * launch_s
+    if ops.engine == "sglang":
+        key, piecewise = version_key(engine_version or ""), version_key(PIECEWISE_SGLANG)
+        if key is None or piecewise is None or key >= piecewise:
+            return 0.0
+    return layers * (EAGER_LAYER_S + collectives * launch_s)
+
+
+def _kernel_s(ops: OpTables, gpu: Gpu, precision: str, kernel: str, m: int, k: int) -> float:
+    """Time of one quantisation kernel over m x k values: its floor, or its bytes."""
+    both_s = max(0.0, ops.gemm_floor_s(precision) - ops.gemm_floor_s("bf16"))
+    quantise_s = QUANTISE_S if precision == "fp8" else both_s
+    # The search reads 16-bit values twice (largest of each part, then of all); quantising reads and writes them once.
+    if kernel == SCALE:
+        floor_s, value_bytes = max(0.0, both_s - quantise_s), 4.0
+    else:
+        floor_s, value_bytes = quantise_s, 2.0 + BYTES[precision]
+    return max(floor_s, m * k * value_bytes / (gpu.memory_bytes_per_s * MEMORY_SHARE))

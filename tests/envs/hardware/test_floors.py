@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from envs.hardware.gpu import load_gpu
+from envs.hardware.model_shape import load_model
+from envs.hardware.sources.floors import (
+    EAGER_LAYER_S,
+    PRODUCTS,
+    QUANTISE,
+    QUANTISE_S,
+    launch_floor_s,
+    launched,
+    served_product_s,
+)
+from envs.hardware.sources.op_tables import load_op_tables
+from tests.envs.hardware.quantised import write_engine
+from tests.envs.hardware.tables import GPU, VERSION
+
+LLAMA, SMALL_LLAMA, QWEN = (load_model(name) for name in ("llama-3.1-70b", "llama-3.1-8b", "qwen3-32b"))
+H100 = load_gpu("h100-sxm-80gb")
+
+
+def quantised(engine, precision, shape, tensor_parallel):
+    return [product for product in PRODUCTS if launched(engine, precision, shape, tensor_parallel, product)]
+
+
+@pytest.mark.parametrize(
+    ("engine", "precision", "shape", "tensor_parallel", "products"),
+    [
+        ("trtllm", "fp8", LLAMA, 8, []),
+        ("trtllm", "fp8", LLAMA, 1, ["qkv", "gate_up"]),  # no all-reduce to fuse with
+        ("trtllm", "fp8", SMALL_LLAMA, 8, ["qkv", "gate_up"]),  # fused above 4,096 values only
+        ("trtllm", "fp8", QWEN, 8, ["qkv", "gate_up"]),
+        ("trtllm", "nvfp4", LLAMA, 8, ["down"]),
+        ("vllm", "fp8", LLAMA, 8, ["output"]),
+        ("sglang", "fp8", LLAMA, 8, list(PRODUCTS)),
+    ],
+)
+def test_who_launches_a_quantisation(engine, precision, shape, tensor_parallel, products):
+    assert quantised(engine, precision, shape, tensor_parallel) == products
+
+
+def product(ops, shape, name, m, precision="fp8"):
+    return served_product_s(ops, shape, H100, 2, precision, name, m, 4096, 4096)
+
+
+def test_a_calibrated_product_pays_no_search_for_its_scale(tmp_path):
+    ops = load_op_tables(write_engine(tmp_path, "trtllm"), GPU, "trtllm", VERSION)
+    timed = ops.gemm_s(1, 4096, 4096, "fp8")
+    excess = ops.gemm_floor_s("fp8") - ops.gemm_floor_s("bf16")
+    assert product(ops, LLAMA, "qkv", 1) == pytest.approx(timed - excess)  # neither kernel
+    assert product(ops, QWEN, "qkv", 1) == pytest.approx(timed - excess + QUANTISE_S)
+    assert product(ops, QWEN, "qkv", 1, "fp8_dynamic") == timed
+    assert product(ops, QWEN, "qkv", 1, "bf16") == ops.gemm_s(1, 4096, 4096, "bf16")
+
+
+def test_long_prompts_save_the_bytes_of_the_kernels(tmp_path):
+    ops = load_op_tables(write_engine(tmp_path, "trtllm"), GPU, "trtllm", VERSION)
+    saved = ops.gemm_s(8192, 4096, 4096, "fp8") - product(ops, LLAMA, "down", 8192)
+    # two reads to search, a read and a write to quantise
+    assert saved == pytest.approx(8192 * 4096 * (2 * 2 + 2 + 1) / (0.8 * H100.memory_bytes_per_s))
+
+
+def test_what_a_table_left_out_is_added(tmp_path):
+    ops = load_op_tables(write_engine(tmp_path, "sglang"), GPU, "sglang", VERSION)
+    assert product(ops, LLAMA, "down", 1) == pytest.approx(ops.gemm_s(1, 4096, 4096, "fp8") + QUANTISE_S)
+
+
+def test_no_product_is_faster_than_a_launch(tmp_path):
+    ops = load_op_tables(write_engine(tmp_path, "trtllm"), GPU, "trtllm", VERSION)
+    thin = replace(H100, memory_bytes_per_s=1e10)  # kernels bound by memory would take more than the product
+    seconds = served_product_s(ops, LLAMA, thin, 2, "fp8", "qkv", 8192, 4096, 4096)
+    assert seconds == ops.gemm_floor_s("bf16")
+
+
+def test_products_timed_launch_by_launch_are_read_from_an_engine_that_captured_them(tmp_path):
+    write_engine(tmp_path, "sglang", "fp8_block")
+    write_engine(tmp_path, "vllm", "fp8_block")
+    ops, other = (load_op_tables(tmp_path, GPU, engine, VERSION) for engine in ("vllm", "sglang"))
+    assert ops.gemm_s(1, 4096, 4096, "fp8_block") == other.gemm_s(1, 4096, 4096, "fp8_block")
+    assert any("sglang" in path for path, _ in ops.files())
+
+
+def test_launch_floors(tmp_path):
+    for engine in ("vllm", "sglang", "trtllm"):
+        write_engine(tmp_path, engine)
+    vllm, sglang, trtllm = (load_op_tables(tmp_path, GPU, engine, VERSION) for engine in ("vllm", "sglang", "trtllm"))
+    launch = vllm.launch_s()
+    assert launch is not None
+    assert launch_floor_s(vllm, None, 32, 1) == pytest.approx(32 * 9 * launch)
+    assert launch_floor_s(vllm, None, 32, 2) == pytest.approx(32 * 11 * launch)
+    assert launch_floor_s(sglang, "0.5.8.post1", 32, 1) == pytest.approx(32 * EAGER_LAYER_S)
+    assert launch_floor_s(sglang, "0.5.14", 32, 1) == launch_floor_s(sglang, None, 32, 1) == 0.0
+    assert trtllm.launch_s() is None
+    assert launch_floor_s(trtllm, "1.0.0rc3", 32, 8) == pytest.approx(32 * EAGER_LAYER_S)
+
+
+def test_the_rules_agree_with_kernels_measured_alone(public_data):
+    """aiconfigurator-core's own tables of the search: 6.9 to 8.6 us; of quantising: 1.4 to 2.2 us."""
+    for gpu in ("h100_sxm", "b200_sxm"):
+        ops = load_op_tables(public_data, gpu, "trtllm", None)
+        both = ops.gemm_floor_s("fp8") - ops.gemm_floor_s("bf16")
+        assert 6.9e-6 < both - QUANTISE_S < 9e-6, gpu
+    assert launched("trtllm", "fp8", LLAMA, 1, "qkv") == (QUANTISE,)
