@@ -6,16 +6,20 @@ world stays and the predictor is set off by a share.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.hardware.errors import ProfileError
+from envs.hardware.errors import ProfileError, nearest
 from envs.hardware.profile import HandoverLaw, Profile, StepLaw
 
 COEFFICIENTS = ("floor_s", "c0_s", "c_tok_s", "c_attn_s", "c_seq_s", "c_kv_s")
+
+PARTS = ("matrices", "decode", "prefill", "host")
+"""Parts of a law as tables that a draw scales, each as a whole (``StepTables.scaled``)."""
 
 COMMON_RELATIVE_SD = 0.1
 COMMON_SOURCE = (
@@ -65,24 +69,54 @@ def covariance(profile: Profile) -> NDArray[np.float64]:
     return result
 
 
+def parts_sd(profile: Profile) -> NDArray[np.float64]:
+    """Relative standard deviation of each of PARTS that a profile with tables carries, shape (4,).
+
+    Raises:
+        ProfileError: the profile carries none, or some that cannot be.
+    """
+    name = f"profile {profile.name}: fit.tables_relative_sd"
+    record = profile.fit.get("tables_relative_sd")
+    if not isinstance(record, Mapping):
+        raise ProfileError(f"{name} is missing: expected {', '.join(PARTS)}, to draw worlds from its tables")
+    for key in record:
+        if key not in PARTS:
+            raise ProfileError(f"{name}.{key}: unknown{nearest(str(key), PARTS)}: expected {', '.join(PARTS)}")
+    for part in PARTS:
+        value = record.get(part)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= 1.0:
+            raise ProfileError(f"{name}.{part} = {value!r}: expected a share from 0 to 1")
+    return np.array([record[part] for part in PARTS], dtype=np.float64)
+
+
 def draw(profile: Profile, rng: np.random.Generator) -> Profile:
     """A world that the measurements leave open.
 
     Coefficients are drawn from the profile's covariance (a coefficient below 0 becomes 0), then the whole law is
     multiplied by one log-normal factor of relative standard deviation ``fit.common_relative_sd``.
 
+    A world with tables gets others: each of PARTS times a log-normal factor of its own (``fit.tables_relative_sd``),
+    all times the common one. Its plane stays, as it is not part of the world then.
+
     Args:
         profile: the nominal world.
         rng: the only source of randomness.
 
     Raises:
-        ProfileError: the profile carries no covariance.
+        ProfileError: the profile carries no covariance, or with tables no ``tables_relative_sd``.
     """
+    if profile.tables is not None:
+        parts = np.exp(parts_sd(profile) * rng.standard_normal(4))
+        parts = parts * _common(profile, rng)
+        return profile.with_tables(profile.tables.scaled(*(float(factor) for factor in parts)))
     values, vectors = np.linalg.eigh(covariance(profile))
     root = vectors * np.sqrt(np.clip(values, 0.0, None))  # rounding may leave an eigenvalue a little below 0
     factors = np.clip(1.0 + root @ rng.standard_normal(6), 0.0, None)
-    common = float(np.exp(float(profile.fit.get("common_relative_sd", 0.0)) * rng.standard_normal()))
-    return profile.with_step(_times(profile.step, factors * common))
+    return profile.with_step(_times(profile.step, factors * _common(profile, rng)))
+
+
+def _common(profile: Profile, rng: np.random.Generator) -> float:
+    return float(np.exp(float(profile.fit.get("common_relative_sd", 0.0)) * rng.standard_normal()))
 
 
 def off_by(profile: Profile, relative: float, seed: int = 0) -> StepLaw:
@@ -108,7 +142,10 @@ def off_by(profile: Profile, relative: float, seed: int = 0) -> StepLaw:
 
 
 def perturb(profile: Profile, relative: float, seed: int = 0) -> Profile:
-    """The profile with the law of :func:`off_by`: a predictor for ``ClusterSpec.predictors``."""
+    """The profile with the plane of :func:`off_by`: a predictor for ``ClusterSpec.predictors``.
+
+    Policies predict with the plane, so tables stay as they are.
+    """
     return profile.with_step(off_by(profile, relative, seed))
 
 
