@@ -2,7 +2,8 @@
 
 ``action=fit`` reads public measurements from the data folder and writes a profile (or a link) with its source, fit
 range, errors by region, held-out error and covariance. ``action=show`` prints a profile's law, errors, KV capacity and
-what a handover of its KV cache costs over each link.
+what a handover of its KV cache costs over each link. ``action=measure`` times real kernels on this machine and writes
+the tables that profiles are fitted to.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from envs.hardware.fit import Errors, StepFit
     from envs.hardware.profile import HandoverLaw, Profile
 
-ACTIONS = ("show", "fit")
+ACTIONS = ("show", "fit", "measure")
 EXAMPLE_TOKENS = 4096
 EXAMPLE_BYTES_PER_S = (100e9, 10e9)
 TERMS = (
@@ -41,6 +42,10 @@ def run(config: DictConfig) -> int:
     action = str(config.action)
     if action not in ACTIONS:
         raise ResearchError(f"action={action}: expected one of {', '.join(ACTIONS)}{nearest(action, ACTIONS)}")
+    if action == "measure":
+        from research.calibrating.measuring import run as measure
+
+        return measure(config)
     summary = _fit(config) if action == "fit" else _show(config)
     out = _out(config)
     _write(out / "summary.json", json.dumps(summary, indent=2) + "\n")
@@ -279,6 +284,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "action=show profile=llama-3.1-70b-fp8-h100-tp4",
             "action=fit profile=llama-3.1-8b-bf16-a100-tp1 out=DIR",
             "action=fit link=rdma out=DIR",
+            "action=measure device=cuda model=llama-3.1-8b plan=true",
         ),
         argv=argv,
     )

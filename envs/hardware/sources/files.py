@@ -72,6 +72,10 @@ def read_table(data_dir: Path, relative: str, columns: Columns, optional: Column
                 f"the file has {', '.join(frame.columns)}"
             )
     columns = {**columns, **{name: kind for name, kind in (optional or {}).items() if name in frame.columns}}
+    for column, kind in columns.items():
+        values = frame[column]
+        if kind.is_integer() and values.dtype.is_float() and (odd := values.filter(values != values.floor())).len():
+            raise MeasurementError(f"{relative}: {column} = {odd[0]}: expected whole numbers ({odd.len()} are not)")
     try:
         frame = frame.select(pl.col(name).cast(kind) for name, kind in columns.items())
     except pl.exceptions.PolarsError as error:
@@ -98,12 +102,33 @@ def check_times(table: Table, column: str) -> None:
         )
 
 
+def check_counts(table: Table, columns: Sequence[str]) -> None:
+    """Every value of ``columns`` must be a whole number of at least 0; a missing one must not become 0.
+
+    Raises:
+        MeasurementError: names row, column and value.
+    """
+    for column in columns:
+        values = table.frame.with_row_index("row").select("row", column)
+        bad = values.filter(pl.col(column).is_null() | (pl.col(column) < 0))
+        if bad.height:
+            raise table.error(
+                f"row {bad['row'][0] + 1}: {column} = {bad[column][0]}: expected a whole number of at least 0 "
+                f"({bad.height} such rows)"
+            )
+
+
 def merge_repeats(table: Table, keys: Sequence[str], value: str) -> Table:
     """One row for each ``keys``: the median of its repeats.
 
     Raises:
-        MeasurementError: repeats of one point that differ by more than the factor CONTRADICTION.
+        MeasurementError: a key without a value; repeats of one point that differ by more than the factor CONTRADICTION.
     """
+    unnamed = table.frame.with_row_index("row").filter(pl.any_horizontal(pl.col(*keys).is_null()))
+    if unnamed.height:
+        row = unnamed.row(0, named=True)
+        missing = next(key for key in keys if row[key] is None)
+        raise table.error(f"row {row['row'] + 1}: {missing} is empty: expected a value ({unnamed.height} such rows)")
     grouped = table.frame.group_by(keys, maintain_order=True).agg(
         pl.col(value).median(), low=pl.col(value).min(), high=pl.col(value).max()
     )

@@ -1,0 +1,1 @@
+"""What ``research.calibrate`` does, one file an action."""
