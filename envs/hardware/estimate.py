@@ -101,7 +101,7 @@ def _profile(
         precision=precision,
         step=made.fit.law,
         kv=kv,
-        source=_source(made, gpu, engine, data_dir),
+        source=_source(made, gpu, engine, version, data_dir),
         fit=fit_record(made.fit) | {"tables_errors_percent": tables_errors(made.errors)},
         engine_version=version or "",
         tables=made.tables,
@@ -143,7 +143,7 @@ def estimate(
     composer = Composer(ops, shape, gpu, tensor_parallel, precision, kv_precision, True, version)
     points = compose_steps(composer, max_tokens, max_seqs, kv.capacity_tokens)
     check_plausible(points, shape, gpu, tensor_parallel, precision, kv_precision, composer.launch_floor_s)
-    tables = compose_tables(composer, max_tokens, max_seqs, kv.capacity_tokens, host_law(data_dir, engine))
+    tables = compose_tables(composer, max_tokens, max_seqs, kv.capacity_tokens, host_law(data_dir, engine, version))
     return Estimate(fit_step_law(points), tables, misfit(tables, points), ops)
 
 
@@ -167,7 +167,7 @@ def _tables(data_dir: Path, folder: str, engine: str, version: str | None) -> Op
     return load_op_tables(data_dir, folder, engine, version)
 
 
-def _source(made: Estimate, gpu: Gpu, engine: str, data_dir: Path) -> dict[str, Any]:
+def _source(made: Estimate, gpu: Gpu, engine: str, version: str | None, data_dir: Path) -> dict[str, Any]:
     standing_in = made.ops.gpu != gpu.tables
     return {
         "kind": "estimated",
@@ -175,6 +175,6 @@ def _source(made: Estimate, gpu: Gpu, engine: str, data_dir: Path) -> dict[str, 
         "method": "engine steps composed as served from op times (envs/hardware/sources); nothing fitted to runs"
         + (f"; op times of {made.ops.gpu} stand in" if standing_in else ""),
         "tables": f"{made.ops.gpu}, {engine} {made.ops.version}",
-        "host_time": host_law(data_dir, engine).source,
+        "host_time": host_law(data_dir, engine, version).source,
         "files": [{"path": path, "sha256": digest} for path, digest in made.ops.files()],
     }

@@ -15,7 +15,9 @@ from envs.hardware.schema import Count, Number, Record, Text, Words, find_file, 
 from envs.hardware.sources.compose import Composer
 from envs.hardware.sources.grids import compose_steps
 from envs.hardware.sources.host_time import host_law
+from envs.hardware.sources.measured import measured_composer, measured_steps, op_files
 from envs.hardware.sources.op_tables import AICONFIGURATOR, load_op_tables
+from envs.hardware.sources.plausible import check_ops
 from envs.hardware.sources.splitwise import SPLITWISE, splitwise_steps
 from envs.hardware.sources.table_law import HostLaw, compose_tables, misfit
 from envs.hardware.steps import check_plausible
@@ -36,7 +38,7 @@ RECIPE = Record(
         "engine_version": Text(),
         "precision": Words("bf16", "fp16", "fp8", "fp8_dynamic", "fp8_block", "nvfp4"),
         "kv_precision": Words("bf16", "fp16", "fp8"),
-        "adapter": Words("op_tables", "splitwise"),
+        "adapter": Words("op_tables", "splitwise", "measured"),
         "tables": Text(),
         "max_new_tokens": Count("tokens", low=1),
         "max_seqs": Count("sequences", low=1),
@@ -98,10 +100,11 @@ def build(name_or_path: str | Path, data_dir: Path, bound_percent: float = BOUND
     if recipe["adapter"] == "op_tables":
         as_served = recipe.get("law") == "tables"
         ops = load_op_tables(data_dir, recipe["tables"], recipe["engine"], recipe["engine_version"])
+        check_ops(ops, gpu)
         composer = Composer(ops, shape, gpu, tp, precision, kv_precision, as_served, recipe["engine_version"])
         limits = (recipe["max_new_tokens"], recipe["max_seqs"], kv.capacity_tokens)
         points = compose_steps(composer, *limits)
-        host = host_law(data_dir, recipe["engine"]) if as_served else HostLaw()
+        host = host_law(data_dir, recipe["engine"], recipe["engine_version"]) if as_served else HostLaw()
         tables = compose_tables(composer, *limits, host)
         table_errors, launch_s = misfit(tables, points), composer.launch_floor_s
         origin, files, kind = AICONFIGURATOR, ops.files(), "estimated"
@@ -109,6 +112,17 @@ def build(name_or_path: str | Path, data_dir: Path, bound_percent: float = BOUND
         if as_served:
             method += ", as the engine launches them"
             extra = {"tables": tables_record(tables)}
+    elif recipe["adapter"] == "measured":
+        limits = (recipe["max_new_tokens"], recipe["max_seqs"], kv.capacity_tokens)
+        folder, what = data_dir / recipe["tables"], (shape, gpu, tp, precision, kv_precision)
+        own = measured_steps(folder, *what, limits)
+        points, origin, files, kind, method = own.points, own.origin, own.files, own.kind, own.method
+        host, table_errors, launch_s = HostLaw(), None, 0.0
+        if recipe.get("law") == "tables":
+            composer = measured_composer(folder, *what)
+            tables = compose_tables(composer, *limits, host)
+            table_errors, extra = misfit(tables, points), {"tables": tables_record(tables)}
+            files = sorted({*files, *op_files(folder, composer)})
     else:
         all_points, table = splitwise_steps(data_dir, recipe["tables"], tp)
         points = [p for p in all_points if p.new <= recipe["max_new_tokens"] and p.seqs <= recipe["max_seqs"]]

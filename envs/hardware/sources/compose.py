@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from envs.hardware.gpu import Gpu
 from envs.hardware.model_shape import ModelShape
-from envs.hardware.sources.floors import CAPTURED_TOKENS, MEMORY_SHARE, launch_floor_s, served_product_s
+from envs.hardware.sources.floors import CAPTURED_TOKENS, MEMORY_SHARE, launch_floor_s, norms_fused, served_product_s
 from envs.hardware.sources.op_tables import OpTables
 from envs.hardware.steps import StepPoint
 
@@ -127,6 +127,8 @@ class Composer:
         last = self._memory_s(tokens * 2 * shape.hidden)
         if not self.as_served:
             return shape.layers * layer + last
+        if norms_fused(self.ops.engine, shape, tp):
+            layer -= 2 * MEMORY_LATENCY_S
         gpu_s = shape.layers * (layer + self._around_attention_s(tokens)) + last
         if tokens <= self.captured_tokens:
             return gpu_s

@@ -62,6 +62,11 @@ FUSED_FROM_HIDDEN = 4096
 """TRT-LLM's Llama class fuses norms into all-reduces above this width only."""
 
 
+def norms_fused(engine: str, shape: ModelShape, tensor_parallel: int) -> bool:
+    """Whether norms run inside the all-reduces before them, and launch no kernel of their own."""
+    return engine == "trtllm" and tensor_parallel > 1 and shape.hidden > FUSED_FROM_HIDDEN and not shape.qk_norm
+
+
 def launched(engine: str, precision: str, shape: ModelShape, tensor_parallel: int, product: str) -> tuple[str, ...]:
     """Quantisation kernels that the engine launches for one product when it serves.
 
@@ -77,7 +82,7 @@ def launched(engine: str, precision: str, shape: ModelShape, tensor_parallel: in
     fused: tuple[str, ...] = ()
     if engine == "trtllm":
         fused = ("output", "down") if precision == "fp8" else ("output",)
-        if tensor_parallel > 1 and shape.hidden > FUSED_FROM_HIDDEN and not shape.qk_norm:
+        if norms_fused(engine, shape, tensor_parallel):
             fused += ("qkv", "gate_up")
     elif engine == "vllm":
         fused = ("qkv", "gate_up", "down")

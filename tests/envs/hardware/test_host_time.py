@@ -132,4 +132,8 @@ def test_vllm_takes_about_a_millisecond(public_data):
     assert 0.3e-3 < low < high < 1.5e-3
     assert low < measured.law().h0_s < high
     assert measured.law().h1_s == 0.0
+    old, new = host_law(public_data, "vllm", "0.12.0"), host_law(public_data, "vllm", "0.14.1")
+    assert new == host_law(public_data, "vllm")
+    assert old.h0_s + 256 * old.h1_s == pytest.approx(5.5e-3, rel=0.01)
+    assert "issue 10634" in old.source
     assert np.sign(measured.slope_s["RTXPRO6000"]) < 0  # no growth with the decodes
