@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from research.validating.batch_wait import BatchWait
 from research.validating.protocols import INFERENCEX, Protocol
 
 PREFILL_FIRST = 0.9999
@@ -32,12 +33,14 @@ class StepPolicy:
         budget_tokens: most tokens of a step.
         max_num_seqs: most requests that run at once.
         source: where the budget is written.
+        wait: how long new prompts wait for each other, None: not.
     """
 
     role: str
     budget_tokens: int
     max_num_seqs: int
     source: str
+    wait: BatchWait | None = None
 
 
 def step_policy(run: Mapping[str, Any], protocol: Protocol, budgets: Mapping[str, int | None]) -> StepPolicy:
@@ -54,7 +57,16 @@ def step_policy(run: Mapping[str, Any], protocol: Protocol, budgets: Mapping[str
     own = budgets.get(engine)
     if own is not None:
         budget, source = own, "given on the command line"
-    return StepPolicy(role, budget, max(users, _sequences(engine, protocol)), source)
+    return StepPolicy(role, budget, max(users, _sequences(engine, protocol)), source, _wait(run, protocol, budget))
+
+
+def _wait(run: Mapping[str, Any], protocol: Protocol, budget: int) -> BatchWait | None:
+    """InferenceX benchmarks/70b_fp{4,8}_b200_trt_slurm.sh: 20 iterations or 0.9 of the budget, 1K/1K, TP below 8."""
+    lengths = (int(run["prompt_tokens"]), int(run["output_tokens"]))
+    asked = run["engine"] == "trtllm" and protocol is INFERENCEX and "Llama-3.1-70B" in str(run["model"])
+    if not asked or run["layout"] != "colocated" or lengths != (1024, 1024) or int(run["tp"]) >= 8:
+        return None
+    return BatchWait(iterations=20, tokens=round(0.9 * budget))
 
 
 def _sequences(engine: str, protocol: Protocol) -> int:
@@ -78,8 +90,11 @@ def _budget(run: Mapping[str, Any], protocol: Protocol) -> tuple[int, str]:
         return 8192, "default of trtllm-serve: max_num_tokens"
     if "Llama-3.1-70B" in model:
         if run["precision"] == "fp4":
-            slack = 20 if (prompt, output) == (1024, 1024) else 200
-            return prompt + output + slack, "InferenceX benchmarks/70b_fp4_b200_trt_slurm.sh: --max_num_tokens"
+            whole = prompt + output + 200
+            return (
+                whole,
+                "InferenceX benchmarks/70b_fp4_b200_trt_slurm.sh: --max_num_tokens MAX_MODEL_LEN (ISL+OSL+200)",
+            )
         return 16384, "InferenceX benchmarks/70b_fp8_b200_trt_slurm.sh: --max_num_tokens"
     whole = (users + prompt + 64 + 63) // 64 * 64
     return whole, "InferenceX benchmarks/dsr1_fp8_b200_trt_slurm.sh: MAX_NUM_TOKENS = (CONC+ISL+64+63)/64*64"

@@ -11,6 +11,7 @@ from envs.cluster.slo import LOOSE
 from envs.cluster.spec import ClusterSpec, WorkerSpec
 from envs.hardware.load import load_handover
 from envs.hardware.profile import HandoverLaw, Profile
+from research.validating.batch_wait import WaitingRouter
 from research.validating.engines import PREFILL_FIRST, PREFILL_WORKER_TOKENS, StepPolicy, step_policy
 from research.validating.profiles import engine_profile, instance_of
 from research.validating.protocols import Protocol, protocol_of
@@ -68,9 +69,8 @@ def serve(run: Mapping[str, Any], setting: Setting, data_dir: Path) -> dict[str,
         trace = protocol.trace(
             int(run["users"]), rounds, int(run["prompt_tokens"]), int(run["output_tokens"]), setting.seed
         )
-        served = simulate(trace, cluster, load_policy(ROUTER), LOOSE, seed=setting.seed).requests.filter(
-            status="served"
-        )
+        router = load_policy(ROUTER) if policy.wait is None else WaitingRouter(policy.wait)
+        served = simulate(trace, cluster, router, LOOSE, seed=setting.seed).requests.filter(status="served")
         rows.append(
             {
                 "rounds": rounds,

@@ -87,7 +87,7 @@ def version(data_dir: Path) -> str:
     return key_of({"code": code_version(), "own": own, "tables": listed})
 
 
-COMPUTING = ("engines", "profiles", "protocols", "serving")
+COMPUTING = ("batch_wait", "engines", "profiles", "protocols", "serving")
 
 
 def read_finished(path: Path) -> dict[str, dict[str, Any]]:
