@@ -1,8 +1,7 @@
 """What a model's shape says: KV bytes a token, weight bytes, and how many KV tokens fit beside the weights.
 
-Shapes are small YAML files in ``envs/hardware/models``. Layers come in groups that share one kind of attention.
-Only ``full`` is known so far; a sliding window (``min(n, window)`` tokens), a constant state or latent (MLA)
-attention are further kinds of group, each with its own term in :meth:`ModelShape.kv_bytes`.
+Shapes are small YAML files in ``envs/hardware/models``. Layers come in groups that share one kind of attention
+(:mod:`envs.hardware.attention_kinds`), each with its own term in :meth:`ModelShape.kv_bytes`.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from envs.hardware.attention_kinds import EXPERT_BYTES, KINDS, Experts, Latent, LayerGroup, part_precision
 from envs.hardware.errors import ProfileError, nearest
 from envs.hardware.gpu import Gpu
 from envs.hardware.hf_config import read_config
@@ -30,21 +30,15 @@ LOGIT_BYTES = 4  # sampling works on float32 logits
 
 
 @dataclass(frozen=True, slots=True)
-class LayerGroup:
-    """Layers that share one kind of attention."""
-
-    kind: str
-    layers: int
-
-
-@dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A dense decoder's shape.
+    """A decoder's shape.
 
     Attributes:
-        intermediate: width of one gate or up projection.
+        intermediate: width of one gate or up projection of a dense layer.
         qk_norm: whether queries and keys are normalised before attention.
         published: names that the model is published under, by which it is found too.
+        latent: of ``mla`` layers.
+        experts: None: every layer is dense.
     """
 
     name: str
@@ -59,6 +53,8 @@ class ModelShape:
     source: Mapping[str, Any]
     qk_norm: bool = False
     published: tuple[str, ...] = ()
+    latent: Latent | None = None
+    experts: Experts | None = None
 
     @property
     def layers(self) -> int:
@@ -66,17 +62,43 @@ class ModelShape:
         return sum(group.layers for group in self.attention)
 
     @property
+    def expert_layers(self) -> int:
+        """Layers whose feed-forward part is experts."""
+        return self.layers - self.experts.dense_layers if self.experts else 0
+
+    @property
+    def part_params(self) -> dict[str, int]:
+        """Parameters of the layers' matrices by part: ``attention``, ``mlp`` (shared experts too) and ``experts``."""
+        attention = sum(group.layers * self._attention_params(group) for group in self.attention)
+        mlp = 3 * self.hidden * (self.layers - self.expert_layers) * self.intermediate
+        routed = 0
+        if self.experts:
+            width = 3 * self.hidden * self.expert_layers * self.experts.intermediate
+            mlp, routed = mlp + self.experts.shared * width, self.experts.count * width
+        return {"attention": attention, "mlp": mlp, "experts": routed}
+
+    @property
     def linear_params(self) -> int:
-        """Parameters of the layers' matrices: query, key, value, output, gate, up, down."""
-        attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
-        return self.layers * (attention + 3 * self.hidden * self.intermediate)
+        """Parameters of the layers' matrices: attention, gate, up, down; of every expert."""
+        return sum(self.part_params.values())
+
+    @property
+    def active_linear_params(self) -> int:
+        """Those of them that one token visits."""
+        parts = self.part_params
+        if self.experts:
+            parts["experts"] = parts["experts"] // self.experts.count * self.experts.per_token
+        return sum(parts.values())
 
     @property
     def other_params(self) -> int:
-        """Parameters that stay in 16 bits: embeddings, output head, norms."""
+        """Parameters that stay in 16 bits: embeddings, output head, norms, routers."""
         tables = 1 if self.tied_embeddings else 2
         norms = (2 * self.layers + 1) * self.hidden + (2 * self.layers * self.head_dim if self.qk_norm else 0)
-        return tables * self.vocabulary * self.hidden + norms
+        if self.latent:
+            norms += self.layers * (self.latent.query_rank + self.latent.kv_rank)
+        routers = self.expert_layers * self.hidden * self.experts.count if self.experts else 0
+        return tables * self.vocabulary * self.hidden + norms + routers
 
     @property
     def params(self) -> int:
@@ -85,18 +107,49 @@ class ModelShape:
 
     def weight_bytes(self, precision: str) -> int:
         """Bytes of the weights; below 16 bits only the layers' matrices are quantised."""
-        return round(self.linear_params * _bytes(precision)) + self.other_params * 2
+        parts = self.part_params.items()
+        layers = sum(params * self.part_bytes(precision, part) for part, params in parts if params)
+        return round(layers) + self.other_params * 2
+
+    def part_bytes(self, precision: str, part: str) -> float:
+        """Bytes of one value of a part's matrices (see :func:`envs.hardware.attention_kinds.part_precision`)."""
+        return _bytes(part_precision(precision, part, self.latent is not None))
 
     def kv_bytes(self, tokens: int, precision: str) -> int:
-        """KV bytes of one sequence of ``tokens``, over all tensor-parallel ranks."""
-        per_layer = 2 * self.kv_heads * self.head_dim * _bytes(precision)
-        return round(sum(group.layers * per_layer * tokens for group in self.attention))
+        """KV bytes of one sequence of ``tokens``, over all tensor-parallel ranks; a latent, which each holds, once."""
+        return round(sum(self.group_kv_bytes(group, tokens, precision) for group in self.attention))
+
+    def group_kv_bytes(self, group: LayerGroup, tokens: int, precision: str) -> float:
+        """The same of one group of layers."""
+        values = 2 * self.kv_heads * self.head_dim
+        if group.kind == "mla" and self.latent:
+            values = self.latent.cached_values
+        return group.layers * (group.cached_tokens(tokens) * values * _bytes(precision) + group.state_bytes)
+
+    def value_bytes(self, precision: str) -> float:
+        """Bytes of one value.
+
+        Raises:
+            ProfileError: no such precision.
+        """
+        return _bytes(precision)
 
     def flop(self, new_tokens: int, attention_work: float, sampled: int) -> float:
-        """FLOP of one step: matrices, attention over ``attention_work`` token pairs, output head."""
-        matrices = 2.0 * self.linear_params * new_tokens
-        attention = 4.0 * self.layers * self.heads * self.head_dim * attention_work
+        """FLOP of one step: matrices, full attention over ``attention_work`` token pairs, output head."""
+        matrices = 2.0 * self.active_linear_params * new_tokens
+        width = 2 * self.head_dim
+        if self.latent:
+            width = self.latent.nope_dim + self.latent.rope_dim + self.latent.value_dim
+        layers = sum(group.layers for group in self.attention if group.kind in ("full", "mla"))
+        attention = 2.0 * layers * self.heads * width * attention_work
         return matrices + attention + 2.0 * self.vocabulary * self.hidden * sampled
+
+    def _attention_params(self, group: LayerGroup) -> int:
+        if group.params:
+            return group.params
+        if group.kind == "mla" and self.latent:
+            return self.latent.params(self.hidden, self.heads)
+        return self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
 
 
 def activation_reserve_bytes(
@@ -138,8 +191,14 @@ def kv_law(
         block_tokens: tokens in a KV block; the capacity is rounded down to whole blocks.
 
     Raises:
-        ProfileError: the model does not fit.
+        ProfileError: the model does not fit, or has layers that keep no keys and values of every token.
     """
+    for group in shape.attention:
+        if group.kind != "full":
+            raise ProfileError(
+                f"{shape.name}: attention of kind {group.kind!r}: expected full attention in all layers; "
+                f"envs.hardware.layout.worker_kv_law knows the other kinds"
+            )
     per_token = shape.kv_bytes(1, kv_precision)
     reserve = activation_reserve_bytes(shape, gpu, tensor_parallel, max_batched_tokens, max_num_seqs)
     # With more GPUs than KV heads the heads are replicated, so a GPU never holds less than one head.
@@ -164,13 +223,39 @@ MODEL = Record(
         "intermediate": Count("values", low=1),
         "vocabulary": Count("tokens", low=1),
         "tied_embeddings": Flag(),
-        "attention": Many(Record({"kind": Words("full"), "layers": Count("layers", low=1)})),
+        "attention": Many(
+            Record(
+                {
+                    "kind": Words(*KINDS),
+                    "layers": Count("layers", low=1),
+                    "window": Count("tokens", low=1),
+                    "state_bytes": Count("bytes", low=1),
+                    "params": Count("parameters", low=1),
+                },
+                optional=("window", "state_bytes", "params"),
+            )
+        ),
+        "latent": Record(
+            {name: Count("values", low=1) for name in ("query_rank", "kv_rank", "nope_dim", "rope_dim", "value_dim")}
+        ),
+        "experts": Record(
+            {
+                "count": Count("experts", low=2),
+                "per_token": Count("experts", low=1),
+                "intermediate": Count("values", low=1),
+                "shared": Count("experts"),
+                "dense_layers": Count("layers"),
+            },
+            optional=("shared", "dense_layers"),
+        ),
         "qk_norm": Flag(),
         "published": Many(Text()),
         "source": Free(required=("name",)),
     },
-    optional=("qk_norm", "published"),
+    optional=("qk_norm", "published", "latent", "experts"),
 )
+NEEDS = {"window": "window", "state": "state_bytes"}
+"""Kind of layer group -> the key that it needs, and that no other kind has."""
 
 
 def model_names() -> list[str]:
@@ -203,10 +288,40 @@ def load_model(name_or_path: str | Path) -> ModelShape:
         raise ProfileError(f"{path}: kv_heads = {data['kv_heads']}: expected a divisor of heads = {data['heads']}")
     data["attention"] = tuple(LayerGroup(**group) for group in data["attention"])
     data["published"] = tuple(data.get("published", ()))
-    return ModelShape(**data)
+    data["latent"] = Latent(**data["latent"]) if "latent" in data else None
+    data["experts"] = Experts(**data["experts"]) if "experts" in data else None
+    shape = ModelShape(**data)
+    _check_groups(path, shape)
+    return shape
+
+
+def _check_groups(path: Path, shape: ModelShape) -> None:
+    """Each kind of group has what it needs and nothing else; experts are as many as their numbers say.
+
+    Raises:
+        ProfileError: names the group or key.
+    """
+    for i, group in enumerate(shape.attention):
+        for kind, key in NEEDS.items():
+            if (getattr(group, key) > 0) != (group.kind == kind):
+                raise ProfileError(
+                    f"{path}: attention[{i}].{key}: expected for layers of kind {kind}, and for no others"
+                )
+    latent = any(group.kind == "mla" for group in shape.attention)
+    if latent != (shape.latent is not None):
+        raise ProfileError(f"{path}: latent: expected where layers are of kind mla, and only there")
+    if shape.experts and shape.experts.per_token > shape.experts.count:
+        raise ProfileError(
+            f"{path}: experts.per_token = {shape.experts.per_token}: expected at most count = {shape.experts.count}"
+        )
+    if shape.experts and shape.experts.dense_layers >= shape.layers:
+        raise ProfileError(
+            f"{path}: experts.dense_layers = {shape.experts.dense_layers}: expected fewer than {shape.layers} layers"
+        )
 
 
 def _bytes(precision: str) -> float:
-    if precision not in BYTES:
-        raise ProfileError(f"precision {precision!r}{nearest(precision, BYTES)}: expected one of {', '.join(BYTES)}")
-    return BYTES[precision]
+    known = BYTES | EXPERT_BYTES
+    if precision not in known:
+        raise ProfileError(f"precision {precision!r}{nearest(precision, known)}: expected one of {', '.join(known)}")
+    return known[precision]

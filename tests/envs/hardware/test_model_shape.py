@@ -146,7 +146,7 @@ def test_a_config_that_cannot_be_read_is_one_clear_error(tmp_path, text):
     [
         ("kv_heads", 7, "divisor"),
         ("attention", [], "at least one item"),
-        ("attention", [{"kind": "window", "layers": 3}], r"attention\[0\]\.kind"),
+        ("attention", [{"kind": "sparse", "layers": 3}], r"attention\[0\]\.kind"),
         ("tied_embeddings", "no", "true or false"),
     ],
 )
