@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from envs.hardware.estimate import profile_for
 from envs.hardware.load import load_handover, load_profile, profile_names
 
 REGIONS = (
@@ -54,3 +55,23 @@ def test_handovers(rows, name):
     law = load_handover(name, gpus=profile.gpus)
     seconds = law.seconds(4096 * profile.kv.bytes_per_token, 4096 // 16)
     assert rows[name][0][-1] == f"{seconds * 1e3:.1f} ms"
+
+
+CONFIGURATIONS = {
+    "70B fp8, 4 x H100, vLLM": ("llama-3.1-70b", "h100_sxm", "vllm", None, 4, "fp8", "fp8"),
+    "70B fp8, 8 x B200, TRT-LLM": ("llama-3.1-70b", "b200_sxm", "trtllm", None, 8, "fp8", "fp8"),
+    "Qwen3-32B bf16, 4 x H100, SGLang": ("qwen3-32b", "h100_sxm", "sglang", None, 4, "bf16", "bf16"),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_what_both_laws_miss_of_composed_steps(root, public_data, name):
+    text = (root / "docs" / "hardware.md").read_text()
+    fit = profile_for(*CONFIGURATIONS[name], public_data).fit
+    for law, errors in (("tables", fit["tables_errors_percent"]), ("plane", fit["errors_percent"])):
+        cells = []
+        for kind in ("prefill", "append", "decode", "mixed"):
+            rows = [row for region, row in errors.items() if region.startswith(kind)]
+            mean = sum(row["mape"] * row["points"] for row in rows) / sum(row["points"] for row in rows)
+            cells.append(f"{mean:.1f} / {max(row['max'] for row in rows):.1f}")
+        assert f"| {name} | {law} | {' | '.join(cells)} |" in text
