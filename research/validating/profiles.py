@@ -12,15 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from envs.hardware.errors import MeasurementError, ProfileError
-from envs.hardware.gpu import load_gpu
-from envs.hardware.model_shape import kv_law, load_model
 from envs.hardware.profile import Profile
 
 PRECISIONS = {"fp4": "nvfp4"}
 """Precision of a run -> that of a profile."""
-MAX_NEW_TOKENS = 16384
-MAX_SEQS = 512
-UTILISATION = 0.9
 DENSE = ("Llama-3.1-8B", "Llama-3.1-70B", "Qwen3-32B")
 """Dense models, by what their name holds; runs of theirs carry degrees of experts all the same."""
 
@@ -92,25 +87,15 @@ def engine_profile(instance: Instance, data_dir: Path) -> Profile:
     Raises:
         NoProfileError: nothing to make it from.
     """
-    from envs.hardware.fit import fit_step_law
-    from envs.hardware.sources.compose import Composer
-    from envs.hardware.sources.grids import compose_steps
-    from envs.hardware.sources.op_tables import load_op_tables
+    from envs.hardware.estimate import profile_for
 
     if instance.pipeline_parallel > 1:
         raise NoProfileError(f"no step law for pipeline parallelism (pp {instance.pipeline_parallel})")
     if instance.data_parallel > 1 or instance.experts != (1, 1):
         raise NoProfileError("no step law for data or expert parallelism yet")
-    tp, precision, kv_precision = instance.tensor_parallel, instance.precision, instance.kv_precision
+    version = instance.engine_version or None
+    degrees = (instance.tensor_parallel, instance.precision, instance.kv_precision)
     try:
-        shape, gpu = load_model(instance.model), load_gpu(instance.gpu)
-        kv = kv_law(shape, gpu, tp, precision, kv_precision, UTILISATION)
-        ops = load_op_tables(data_dir, instance.gpu, instance.engine, instance.engine_version or None)
-        composer = Composer(ops, shape, gpu, tp, precision, kv_precision)
-        fit = fit_step_law(compose_steps(composer, MAX_NEW_TOKENS, MAX_SEQS, kv.capacity_tokens))
+        return profile_for(instance.model, instance.gpu, instance.engine, version, *degrees, data_dir)
     except (MeasurementError, ProfileError) as error:
         raise NoProfileError(str(error)) from error
-    name = f"{shape.name}-{precision}-{gpu.name}-tp{tp}-{instance.engine}"
-    return Profile(
-        name, shape.name, gpu.name, tp, instance.engine, precision, fit.law, kv, engine_version=instance.engine_version
-    )

@@ -129,5 +129,6 @@ def bars_words(bars: Sequence[Mapping[str, Any]]) -> list[str]:
         part = "" if row["runs"] == row["of"] else f" on the {row['runs']} of {row['of']} runs that are predicted"
         apart = row["possible_percent"]
         beside = "" if apart is None else f"; {apart:.1f} % without runs above their GPUs' peak arithmetic"
-        out.append(f"{bar}: {row['reached_percent']:.1f} %, {'met' if row['met'] else 'missed'}{part}{beside}")
+        said = {True: "met", False: "missed", None: "too few to judge"}[row["met"]]
+        out.append(f"{bar}: {row['reached_percent']:.1f} %, {said}{part}{beside}")
     return out
