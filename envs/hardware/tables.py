@@ -13,8 +13,8 @@ from itertools import pairwise
 
 from envs.hardware.errors import ProfileError
 
-FALLS = 1.0 - 1e-4
-"""Values that must not fall may do so by this share: they are written with a few digits only."""
+FALLS = 1.0 - 2e-4
+"""Values that must not fall may do so by this share: five digits are written, which may round two values apart."""
 
 
 def interpolate(at: Sequence[int], values: Sequence[float], x: float) -> float:

@@ -16,8 +16,10 @@ from envs.hardware.load import load_handover, load_profile
 from envs.hardware.tables import StepTables
 from policies import registry
 from policies.contract import MIXED, SPLIT
-from tests.envs.cluster.cases import US, law, problem, requests, worker
-from tests.envs.cluster.runners import both
+from tests.envs.cluster.cases import US, law, problem, realistic_problem, requests, worker
+from tests.envs.cluster.rules import RULES
+from tests.envs.cluster.runners import both, compiled, reference
+from tests.envs.cluster.test_differential import first_difference
 from tests.envs.cluster.test_engine import local_by_tenant, local_first, us
 from traces.generate import poisson_trace
 
@@ -197,3 +199,15 @@ def test_an_endless_budget_is_refused_where_there_are_tables(trace):
     endless = replace(cluster.workers[0], max_batched_tokens=1 << 30)
     with pytest.raises(ValueError, match=r"max_batched_tokens .* at most 1,048,576"):
         build_problem(trace, replace(cluster, workers=(endless,)), LOOSE)
+
+
+def test_both_simulators_agree_at_real_scales():
+    case = realistic_problem(3, sessions=30)
+    table = table_ps(TABLES)
+    case.workers["table"] = 1
+    case.workers["fit_tokens"], case.workers["fit_seqs"], case.workers["fit_kv"] = 1000, 8, 9000
+    case = replace(case, tables=(table,))
+    expected, got = (run(case, RULES[1], record_views=True) for run in (reference, compiled))
+    assert first_difference(expected, got) is None
+    assert 0 < got.workers["extrapolated_steps"].sum() < got.workers["steps"].sum()
+    assert got.workers["mixed_ps"].any()
