@@ -67,6 +67,8 @@ def open_bench(device: str, shape: ModelShape) -> Bench:
             f"device=cuda: torch {torch.__version__} sees no NVIDIA GPU: expected one and a CUDA build of torch; "
             "plan=true prints what would be measured, device=cpu model=toy tries the command out"
         )
+    if device == "cpu":
+        torch.set_num_threads(1)  # threads that wait for a neighbour would be most of what is measured
     machine = this_machine(torch, device, shape.name, sizes(shape))
     fp8 = device == "cuda" and tuple(map(int, machine.capability.split("."))) >= FP8_CAPABILITY
     torch.manual_seed(0)

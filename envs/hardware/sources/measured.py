@@ -72,6 +72,24 @@ def measured_steps(
     Raises:
         MeasurementError: no such folder, another model's, measured on a CPU, tables missing or implausible.
     """
+    machine = measured_machine(folder, shape)
+    if tensor_parallel == 1 and (precision, kv_precision) == ("bf16", "bf16"):
+        points, table = whole_steps(folder, limits)
+        files = [(f"{folder.name}/{table.relative}", table.sha256)]
+        method = "whole steps of all layers with random weights, torch kernels, nothing of the host's own work"
+        return MeasuredSteps(points, origin(machine), files, "measured", method)
+    composer = measured_composer(folder, shape, gpu, tensor_parallel, precision, kv_precision)
+    method = "engine steps composed layer by layer from op times measured on the GPU with torch kernels"
+    points = compose_steps(composer, *limits)
+    return MeasuredSteps(points, origin(machine), op_files(folder, composer), "estimated", method)
+
+
+def measured_machine(folder: Path, shape: ModelShape) -> Machine:
+    """The machine of a folder whose tables may make a profile of ``shape``.
+
+    Raises:
+        MeasurementError: no such folder, another model's, measured on a CPU.
+    """
     machine = read_machine(folder)
     if machine is None:
         raise MeasurementError(f"{folder}: no machine.json: expected a folder that action=measure wrote")
@@ -81,17 +99,25 @@ def measured_steps(
         raise MeasurementError(
             f"{folder}: measured for {machine.model} with {machine.shape}: expected {shape.name} with {sizes(shape)}"
         )
-    if tensor_parallel == 1 and (precision, kv_precision) == ("bf16", "bf16"):
-        points, table = whole_steps(folder, limits)
-        files = [(f"{folder.name}/{table.relative}", table.sha256)]
-        method = "whole steps of all layers with random weights, torch kernels, nothing of the host's own work"
-        return MeasuredSteps(points, origin(machine), files, "measured", method)
-    ops = measured_ops(folder, machine, tensor_parallel)
+    return machine
+
+
+def measured_composer(
+    folder: Path, shape: ModelShape, gpu: Gpu, tensor_parallel: int, precision: str, kv_precision: str
+) -> Composer:
+    """A composer over the folder's op tables; ops are counted as they were timed.
+
+    Raises:
+        MeasurementError: tables missing or implausible; see :func:`measured_machine`.
+    """
+    ops = measured_ops(folder, measured_machine(folder, shape), tensor_parallel)
     check_ops(ops, gpu)
-    composer = Composer(ops, shape, gpu, tensor_parallel, precision, kv_precision)
-    files = [(f"{folder.name}/{name}", digest) for name, digest in ops.files()]
-    method = "engine steps composed layer by layer from op times measured on the GPU with torch kernels"
-    return MeasuredSteps(compose_steps(composer, *limits), origin(machine), files, "estimated", method)
+    return Composer(ops, shape, gpu, tensor_parallel, precision, kv_precision)
+
+
+def op_files(folder: Path, composer: Composer) -> list[tuple[str, str]]:
+    """(path, sha256) of the op tables, by the folder's name: where it lies is nobody's business."""
+    return [(f"{folder.name}/{name}", digest) for name, digest in composer.ops.files()]
 
 
 def origin(machine: Machine) -> Origin:

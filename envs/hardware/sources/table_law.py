@@ -157,6 +157,8 @@ def _prefills(composer: Composer, max_tokens: int) -> tuple[float, float]:
             attention = point.time_s - composer.common_s(point.new, sampled=1)
             rows.append([point.attention * weight, weight])
             targets.append(attention * weight)
+    if not rows:
+        raise OutsideError(f"{composer.ops.gpu}, {composer.ops.engine}: no prompts of this model were measured")
     columns = np.array(rows)
     scale = np.linalg.norm(columns, axis=0)
     solution = nnls(columns / scale, np.array(targets))[0] / scale
