@@ -127,7 +127,7 @@ class Composer:
         last = self._memory_s(tokens * 2 * shape.hidden)
         if not self.as_served:
             return shape.layers * layer + last
-        if norms_fused(self.ops.engine, shape, tp):
+        if norms_fused(self.ops.engine, self.engine_version, shape, self.gpu, tp):
             layer -= 2 * MEMORY_LATENCY_S
         gpu_s = shape.layers * (layer + self._around_attention_s(tokens)) + last
         if tokens <= self.captured_tokens:

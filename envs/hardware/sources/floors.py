@@ -60,11 +60,31 @@ TIMED: dict[tuple[str, str], tuple[str, ...]] = {
 
 FUSED_FROM_HIDDEN = 4096
 """TRT-LLM's Llama class fuses norms into all-reduces above this width only."""
+FUSED_FROM_VLLM = "0.16.0"
+"""First vLLM version that does so by default on more than one GPU (vllm-project/vllm pull request 34299)."""
 
 
-def norms_fused(engine: str, shape: ModelShape, tensor_parallel: int) -> bool:
-    """Whether norms run inside the all-reduces before them, and launch no kernel of their own."""
-    return engine == "trtllm" and tensor_parallel > 1 and shape.hidden > FUSED_FROM_HIDDEN and not shape.qk_norm
+def norms_fused(engine: str, version: str | None, shape: ModelShape, gpu: Gpu, tensor_parallel: int) -> bool:
+    """Whether norms run inside the all-reduces before them, and launch no kernel of their own.
+
+    Args:
+        engine: ``vllm``, ``sglang`` or ``trtllm``.
+        version: the engine's version; None: not known, taken as the newest.
+        shape: the model.
+        gpu: the GPU; vLLM fuses on those that have fp8 arithmetic (Hopper, Blackwell).
+        tensor_parallel: GPUs that share the layers.
+    """
+    if engine == "trtllm":
+        return _fused_class(shape, tensor_parallel)
+    if engine != "vllm" or tensor_parallel == 1 or "fp8" not in gpu.flop_per_s:
+        return False
+    key, since = version_key(version or ""), version_key(FUSED_FROM_VLLM)
+    return key is None or since is None or key >= since
+
+
+def _fused_class(shape: ModelShape, tensor_parallel: int) -> bool:
+    """Whether TRT-LLM runs the model by its Llama class with fused all-reduces."""
+    return tensor_parallel > 1 and shape.hidden > FUSED_FROM_HIDDEN and not shape.qk_norm
 
 
 def launched(engine: str, precision: str, shape: ModelShape, tensor_parallel: int, product: str) -> tuple[str, ...]:
@@ -82,7 +102,7 @@ def launched(engine: str, precision: str, shape: ModelShape, tensor_parallel: in
     fused: tuple[str, ...] = ()
     if engine == "trtllm":
         fused = ("output", "down") if precision == "fp8" else ("output",)
-        if norms_fused(engine, shape, tensor_parallel):
+        if _fused_class(shape, tensor_parallel):
             fused += ("qkv", "gate_up")
     elif engine == "vllm":
         fused = ("qkv", "gate_up", "down")

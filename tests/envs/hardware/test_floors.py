@@ -13,6 +13,7 @@ from envs.hardware.sources.floors import (
     QUANTISE_S,
     launch_floor_s,
     launched,
+    norms_fused,
     served_product_s,
 )
 from envs.hardware.sources.op_tables import load_op_tables
@@ -41,6 +42,32 @@ def quantised(engine, precision, shape, tensor_parallel):
 )
 def test_who_launches_a_quantisation(engine, precision, shape, tensor_parallel, products):
     assert quantised(engine, precision, shape, tensor_parallel) == products
+
+
+def test_norms_that_launch_nothing():
+    a100 = load_gpu("a100-sxm-80gb")
+    fused = {
+        (engine, version, gpu.name, shape.name, degree)
+        for engine, version in (
+            ("vllm", "0.12.0"),
+            ("vllm", "0.16.0"),
+            ("vllm", None),
+            ("sglang", None),
+            ("trtllm", None),
+        )
+        for gpu in (H100, a100)
+        for shape in (LLAMA, QWEN)
+        for degree in (1, 2)
+        if norms_fused(engine, version, shape, gpu, degree)
+    }
+    assert fused == {
+        ("vllm", "0.16.0", "h100-sxm-80gb", "llama-3.1-70b", 2),
+        ("vllm", "0.16.0", "h100-sxm-80gb", "qwen3-32b", 2),
+        ("vllm", None, "h100-sxm-80gb", "llama-3.1-70b", 2),
+        ("vllm", None, "h100-sxm-80gb", "qwen3-32b", 2),
+        ("trtllm", None, "h100-sxm-80gb", "llama-3.1-70b", 2),
+        ("trtllm", None, "a100-sxm-80gb", "llama-3.1-70b", 2),
+    }
 
 
 def product(ops, shape, name, m, precision="fp8"):
