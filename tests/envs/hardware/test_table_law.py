@@ -68,6 +68,13 @@ def test_ops_as_served(tmp_path):
     assert served.matrices_s(many) >= served.launch_floor_s
 
 
+def test_no_prompts_are_an_error(tmp_path):
+    write_tables(tmp_path)
+    change(tmp_path / tables.CONTEXT, lambda frame: frame.filter(pl.col("isl") > 20000 - pl.col("batch_size") * 5000))
+    with pytest.raises(OutsideError, match="no prompts of this model"):
+        compose_tables(composer(tmp_path), *LIMITS)
+
+
 def test_a_model_that_was_not_measured_is_an_error(tmp_path):
     with pytest.raises(OutsideError, match="no decodes of one sequence"):
         compose_tables(composer(write_tables(tmp_path), model="qwen3-32b"), *LIMITS)
