@@ -16,7 +16,7 @@ from typing import Any
 import polars as pl
 
 from research.validating.parts import STRATUM
-from research.validating.scores import column
+from research.validating.scores import ABOVE_PEAK, column
 
 LAYOUTS = ("colocated", "disaggregated")
 TTFT_S = (0.5, 1.0, 2.0, 5.0, 10.0)
@@ -90,7 +90,8 @@ def _rate(group: pl.DataFrame, source: str, layout: str, ttft_s: float, tpot_s: 
 def verdict(frame: pl.DataFrame) -> dict[str, Any]:
     """Confusion table, abstentions, the majority answer and each stratum's outcome.
 
-    ``confidently_wrong``: strata in which more answers that were given are wrong than right.
+    ``confidently_wrong``: strata in which more answers that were given are wrong than right. ``impossible_runs``: runs
+    of a stratum that imply more arithmetic than their GPUs have, so that its measured answer is none.
     """
     rows = decisions(frame)
     asked = [row for row in rows if row["predicted"] is not None]
@@ -111,6 +112,7 @@ def verdict(frame: pl.DataFrame) -> dict[str, Any]:
                 "abstained": len([row for row in own if row["predicted"] == ABSTAIN]),
                 "wrong": wrong,
                 "confidently_wrong": 2 * wrong > len(given),
+                "impossible_runs": group.filter(pl.col("arithmetic") == ABOVE_PEAK).height,
             }
         )
     majority = Counter(row["measured"] for row in asked or rows).most_common(1)

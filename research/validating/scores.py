@@ -25,6 +25,9 @@ SEED = 20260601
 FEWEST_CLUSTERS = 3
 """Fewer clusters than this give no interval."""
 
+ABOVE_PEAK = "above the GPUs' peak"
+"""Value of ``arithmetic`` of a run that implies more than its recorded GPUs can do."""
+
 COVERAGE = 0.95
 """Share of a part's runs that must be predicted before a bar is called met or missed."""
 
@@ -64,7 +67,7 @@ def gathered(
         protocol = protocol_of(str(run["campaign"]))
         row["protocol"] = protocol.name
         share = arithmetic_share(run)
-        row["arithmetic"] = "not checked" if share is None else "above the GPUs' peak" if share > 1.0 else "within peak"
+        row["arithmetic"] = "not checked" if share is None else ABOVE_PEAK if share > 1.0 else "within peak"
         row["mean_output_tokens"] = protocol.mean_tokens(int(run["output_tokens"]))
         served = got.get("rounds") or []
         middle = served[(len(served) - 1) // 2] if served else {}
@@ -186,7 +189,7 @@ def table(frame: pl.DataFrame) -> list[dict[str, Any]]:
             if source != "predicted":
                 common = frame.filter(pl.col(column(source, metric)).is_not_null())
                 add("all", "all", score(common, "predicted", metric), f"predicted on {source}")
-        possible = frame.filter(pl.col("arithmetic") != "above the GPUs' peak")
+        possible = frame.filter(pl.col("arithmetic") != ABOVE_PEAK)
         if possible.height < frame.height:
             add("possible", "all", score(possible, "predicted", metric))
         for group in GROUPS:

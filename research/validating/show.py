@@ -94,7 +94,8 @@ def layout_table(verdict: Mapping[str, Any]) -> Table:
         runs = " + ".join(str(n) for n in row["runs"].values())
         wrong = f"{row['wrong']}{' !' if row['confidently_wrong'] else ''}"
         figures = (row["objectives"], row["measured_disaggregated"], row["predicted"], row["abstained"])
-        table.add_row(row["stratum"], runs, *map(str, figures), wrong)
+        title = row["stratum"] + (" (runs above their GPUs' peak: no answer)" if row["impossible_runs"] else "")
+        table.add_row(title, runs, *map(str, figures), wrong)
     return table
 
 
