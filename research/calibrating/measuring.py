@@ -211,7 +211,7 @@ def _next(config: DictConfig, out: Path, shape: ModelShape, machine: Machine, ou
         print("next: python -m research.calibrate action=measure device=cuda model=llama-3.1-8b plan=true")
         return
     sheet = gpu_sheet(machine.name)
-    _write_recipe(out / RECIPE, shape, machine, sheet or "GPU.yaml", out)
+    write_recipe(out / RECIPE, shape, machine, sheet or "GPU.yaml", out)
     if sheet is None:
         print(f"no data sheet fits {machine.name}: write one (docs/hardware.md) and name it as gpu in {out / RECIPE}")
     print(f"results: {out}")
@@ -227,7 +227,8 @@ def gpu_sheet(device_name: str) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
-def _write_recipe(path: Path, shape: ModelShape, machine: Machine, gpu: str, tables: Path) -> None:
+def write_recipe(path: Path, shape: ModelShape, machine: Machine, gpu: str, tables: Path) -> None:
+    """Write the recipe by which ``action=fit`` makes a profile of the folder ``tables``."""
     from envs.hardware.write import to_yaml
 
     family = gpu.removesuffix(".yaml").split("-")[0].lower()

@@ -85,10 +85,11 @@ class Stack:
     def _matrix(self, n: int, k: int) -> Any:
         return self.lab.random(n, k) / k**0.5
 
-    def prepare(self, step: Step, layers: int | None = None) -> Callable[[], Any]:
+    def prepare(self, step: Step, layers: int | None = None, head: bool = True) -> Callable[[], Any]:
         """A call that runs the step over ``layers`` layers (all of the model's), its caches filled.
 
-        The call returns the sampled rows' logits, shape (sampled, vocabulary).
+        The call returns the sampled rows' logits, shape (sampled, vocabulary); without the head the last layer's
+        output, shape (tokens, hidden).
         """
         lab, shape = self.lab, self.lab.shape
         functional = lab.torch.nn.functional
@@ -106,7 +107,7 @@ class Stack:
                 h = h + functional.linear(out, self.output)
                 gate, up = functional.linear(self._normed(h), self.gate_up).chunk(2, dim=1)
                 h = h + functional.linear(functional.silu(gate) * up, self.down)
-            return functional.linear(self._normed(h[sampled]), self.head)
+            return functional.linear(self._normed(h[sampled]), self.head) if head else h
 
         return forward
 

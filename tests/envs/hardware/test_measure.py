@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import polars as pl
@@ -256,3 +257,12 @@ def test_mistakes_are_told_in_one_line(tmp_path, capsys, monkeypatch, words, exp
 def test_without_a_gpu_the_command_says_so(tmp_path, capsys):
     assert main(["action=measure", "device=cuda", "model=llama-3.1-8b", f"out={tmp_path}"]) == 2
     assert "sees no NVIDIA GPU" in capsys.readouterr().err
+
+
+def test_the_documented_run_is_the_plan(root):
+    text = (root / "docs" / "measure.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| (\d+ \| \d+ s) \|", text, re.MULTILINE))
+    planned = plan(all_points(load_model("llama-3.1-8b"), scope_of("cuda", fp8=True, gpus=1)), set(), "cuda", 10.0)
+    assert rows == {row.op: f"{row.points} | {row.seconds:.0f} s" for row in planned}
+    assert f"({sum(row.seconds for row in planned) / 60:.1f} minutes)" in text
+    assert all(row.within == row.points for row in planned)  # ten minutes are enough

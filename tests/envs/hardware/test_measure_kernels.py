@@ -97,6 +97,12 @@ def test_attention_can_be_left_out(lab):
     assert calls == []
 
 
+def test_a_layer_alone_returns_what_the_next_would_read(lab):
+    with torch.inference_mode():
+        out = Stack(lab).prepare(Step(new=6, batch=2, context=16), layers=1, head=False)()
+    assert out.shape == (8, lab.shape.hidden)
+
+
 def test_work_of_a_step_by_hand():
     shape = load_model("llama-3.1-8b")
     step = Step(new=100, cached=50, batch=2, context=1000)

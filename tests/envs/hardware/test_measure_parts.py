@@ -12,7 +12,10 @@ from envs.hardware.errors import MeasurementError
 from envs.hardware.measure.interference import tpot_rise
 from envs.hardware.measure.lab import Lab
 from envs.hardware.measure.machine import number, parse_csv
+from envs.hardware.measure.points import NotMeasuredError
 from envs.hardware.measure.separate import take_apart
+from envs.hardware.measure.sharing import MOST_REPLAYS, overlapped
+from envs.hardware.measure.sharing import REPEATS as BURSTS
 from envs.hardware.measure.timing import REPEATS, WARM_UP, summarise, time_calls
 from envs.hardware.model_shape import load_model
 
@@ -170,3 +173,17 @@ def test_what_the_driver_does_not_say_is_not_zero():
     assert parse_csv("", query) == {}
     assert parse_csv("one value\n", query) == {}
     assert number(None) is None
+
+
+def test_two_phases_count_only_while_both_run():
+    asked = []
+
+    def burst(replays):
+        asked.append(replays)
+        return 1.5, replays >= 16
+
+    assert overlapped(burst) == [1.5] * BURSTS
+    assert asked == [4, 8] + [16] * BURSTS
+    with pytest.raises(NotMeasuredError, match="the other phase ended first"):
+        overlapped(lambda replays: (1.5, False))
+    assert MOST_REPLAYS >= 16

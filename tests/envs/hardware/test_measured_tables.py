@@ -12,6 +12,7 @@ import pytest
 from envs.hardware.errors import MeasurementError
 from envs.hardware.fit import predict_s
 from envs.hardware.gpu import gpu_names, load_gpu
+from envs.hardware.load import load_profile
 from envs.hardware.measure.machine import Machine, write_machine
 from envs.hardware.measure.ops import OPS
 from envs.hardware.measure.points import Point, scope_of
@@ -26,6 +27,7 @@ from envs.hardware.sources.op_tables import ROOT, load_op_tables
 from envs.hardware.sources.plausible import check_ops
 from envs.hardware.steps import StepPoint
 from research.calibrate import main
+from research.calibrating.measuring import write_recipe
 from tests.envs.hardware import tables
 
 SHAPE = load_model("llama-3.1-8b")
@@ -94,10 +96,12 @@ def test_whole_steps_make_a_profile(tmp_path, own):
     assert built.record["step"]["c_tok_s"] == pytest.approx(LAW.c_tok_s, rel=1e-3)
 
 
-def test_the_command_fits_what_measure_wrote(tmp_path, own, capsys):
-    words = ["action=fit", f"profile={recipe(tmp_path, own)}", f"data_dir={tmp_path}", f"out={tmp_path / 'fit'}"]
-    assert main(words) == 0
-    assert json.loads((tmp_path / "fit" / "summary.json").read_text())["name"] == "own"
+def test_the_command_fits_the_recipe_that_measure_leaves(tmp_path, own, capsys):
+    write_recipe(own / "recipe.yaml", SHAPE, machine(), "h100-sxm-80gb", own)
+    assert main(["action=fit", f"profile={own / 'recipe.yaml'}", f"out={tmp_path / 'fit'}"]) == 0
+    name = "llama-3.1-8b-bf16-h100-tp1-torch"
+    assert json.loads((tmp_path / "fit" / "summary.json").read_text())["name"] == name
+    assert load_profile(tmp_path / "fit" / f"{name}.yaml").engine_version == "2.13.0+cu130"
 
 
 def test_the_table_law_is_made_of_ops_and_held_against_whole_steps(tmp_path, own):
