@@ -54,7 +54,7 @@ ui: .venv/ui.stamp  ## install the tracking web page (the extra `ui`)
 
 constraints:  ## resolve every extra anew and pin what came out
 	rm -rf build/resolve && $(PYTHON) -m venv build/resolve
-	build/resolve/bin/python -m pip install --quiet --dry-run --ignore-installed --report build/resolve/report.json '.[dev,ui]'
+	build/resolve/bin/python -m pip install --quiet --dry-run --ignore-installed --report build/resolve/report.json '.[dev,ops,ui]'
 	$(PYTHON) .ci/constraints.py build/resolve/report.json > build/resolve/constraints.txt
 	mv build/resolve/constraints.txt constraints.txt
 
