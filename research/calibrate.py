@@ -3,7 +3,8 @@
 ``action=fit`` reads public measurements from the data folder and writes a profile (or a link) with its source, fit
 range, errors by region, held-out error and covariance. ``action=show`` prints a profile's law, errors, KV capacity and
 what a handover of its KV cache costs over each link. ``action=measure`` times real kernels on this machine and writes
-the tables that profiles are fitted to.
+the tables that profiles are fitted to. ``action=from_runs`` corrects a profile by five or more benchmark runs of your
+own cluster; ``action=score_from_runs`` says how well that works on public runs.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from envs.hardware.fit import Errors, StepFit
     from envs.hardware.profile import HandoverLaw, Profile
 
-ACTIONS = ("show", "fit", "measure")
+ACTIONS = ("show", "fit", "measure", "from_runs", "score_from_runs")
 EXAMPLE_TOKENS = 4096
 EXAMPLE_BYTES_PER_S = (100e9, 10e9)
 TERMS = (
@@ -46,6 +47,14 @@ def run(config: DictConfig) -> int:
         from research.calibrating.measuring import run as measure
 
         return measure(config)
+    if action == "from_runs":
+        from research.calibrating.from_runs import run as from_runs
+
+        return from_runs(config)
+    if action == "score_from_runs":
+        from research.calibrating.score_from_runs import run as score
+
+        return score(config)
     summary = _fit(config) if action == "fit" else _show(config)
     out = _out(config)
     _write(out / "summary.json", json.dumps(summary, indent=2) + "\n")
@@ -285,6 +294,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "action=fit profile=llama-3.1-8b-bf16-a100-tp1 out=DIR",
             "action=fit link=rdma out=DIR",
             "action=measure device=cuda model=llama-3.1-8b plan=true",
+            "action=from_runs path=runs.csv profile=llama-3.1-70b-fp8-h100-tp4 out=DIR",
         ),
         argv=argv,
     )

@@ -1,0 +1,141 @@
+"""A corrected profile as it is written: the law, its uncertainty, the runs behind it, and what it was before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from envs.hardware.from_runs import TERMS, Correction, CorrectionFit, law_covariance
+from envs.hardware.profile import Profile
+from envs.hardware.uncertainty import COEFFICIENTS, covariance_record
+from envs.hardware.write import tables_record
+
+SUFFIX = "from-runs"
+METHOD = "maximum a posteriori of six constants (envs/hardware/from_runs.py), through the simulator in client mode"
+COMMON_SOURCE = "left-out error of the runs' TPOT, 2 % at least: what is left of the law's error between its runs"
+
+
+@dataclass(frozen=True, slots=True)
+class RunsSource:
+    """The runs' file, and how each of them is told in the record (without times)."""
+
+    file: str
+    sha256: str
+    rows: Sequence[Mapping[str, Any]]
+
+
+def corrected_record(profile: Profile, fit: CorrectionFit, source: RunsSource) -> dict[str, Any]:
+    """The YAML record of the corrected profile, named ``<profile>-from-runs``."""
+    corrected = fit.correction.apply(profile)
+    record: dict[str, Any] = {
+        "name": f"{profile.name.removesuffix(f'-{SUFFIX}')}-{SUFFIX}",
+        "model": profile.model,
+        "gpu": profile.gpu,
+        "tensor_parallel": profile.tensor_parallel,
+        "engine": profile.engine,
+        "engine_version": profile.engine_version or "not stated",
+        "precision": profile.precision,
+        "step": {name: float(f"{getattr(corrected.step, name):.8g}") for name in COEFFICIENTS},
+    }
+    if corrected.tables is not None:
+        record["tables"] = tables_record(corrected.tables)
+    record["kv"] = {
+        "bytes_per_token": profile.kv.bytes_per_token,
+        "capacity_tokens": profile.kv.capacity_tokens,
+        "block_tokens": profile.kv.block_tokens,
+    }
+    record["source"] = {
+        "kind": "measured",
+        "name": f"{len(source.rows)} serving runs of the user's own cluster",
+        "method": METHOD,
+        "files": [{"path": source.file, "sha256": source.sha256}],
+        "corrects": profile.name,
+        "base": dict(profile.source),
+    }
+    record["fit"] = _fit(profile, corrected, fit, source)
+    return record
+
+
+def constants(fit: CorrectionFit) -> list[dict[str, Any]]:
+    """One row a constant: value and standard deviation, in the unit of TERMS (factors as factors), and its prior."""
+    rows = []
+    for term, value, sd in zip(TERMS, fit.theta, np.sqrt(np.diag(fit.covariance)), strict=True):
+        factor = term.unit.startswith("ln")
+        rows.append(
+            {
+                "name": term.name,
+                "meaning": term.meaning,
+                "value": float(f"{np.exp(value) if factor else value:.4g}"),
+                "unit": "factor" if factor else term.unit,
+                "sd": float(f"{sd:.3g}"),
+                "prior_sd": term.prior_sd,
+            }
+        )
+    return rows
+
+
+def errors(fit: CorrectionFit) -> dict[str, dict[str, float]]:
+    """Errors in percent before, after and left out: mean of TPOT's, median of TTFT's, and the other way round."""
+    out = {}
+    for name in ("before", "after", "left_out"):
+        size = np.abs(fit.errors_percent(getattr(fit, name)))
+        out[name] = {
+            f"{what}_{how}": round(float(reduce(size[:, column])), 1)
+            for column, what in enumerate(("ttft", "tpot"))
+            for how, reduce in (("mape", np.mean), ("median", np.median))
+        }
+    return out
+
+
+def _fit(profile: Profile, corrected: Profile, fit: CorrectionFit, source: RunsSource) -> dict[str, Any]:
+    own = {key: profile.fit[key] for key in ("range",) if key in profile.fit}
+    own |= {
+        "method": METHOD,
+        "covariance": covariance_record(corrected.step, law_covariance(profile, fit)),
+        "common_relative_sd": round(fit.common_relative_sd(), 4),
+        "common_source": COMMON_SOURCE,
+    }
+    if profile.tables is not None:
+        own["tables_relative_sd"] = parts_sd(profile, fit)
+    columns = np.column_stack([fit.measured, fit.before, fit.after, fit.left_out])
+    names = [f"{what}_{name}_s" for name in ("measured", "before", "after", "left_out") for what in ("ttft", "tpot")]
+    own["from_runs"] = {
+        "taken_for": fit.candidate,
+        "constants": constants(fit),
+        "request_s": float(f"{fit.correction.request_s:.4g}"),
+        "errors_percent": errors(fit),
+        "runs": [
+            {**row, **{name: float(f"{value:.5g}") for name, value in zip(names, values, strict=True)}}
+            for row, values in zip(source.rows, columns, strict=True)
+        ],
+    }
+    return own
+
+
+def parts_sd(profile: Profile, fit: CorrectionFit) -> dict[str, float]:
+    """Relative standard deviation of each part of a table law (:data:`envs.hardware.uncertainty.PARTS`)."""
+    tables = profile.tables
+    assert tables is not None
+
+    def parts(theta: Any) -> Any:
+        now = Correction.of(theta).apply(profile).tables
+        assert now is not None
+        middle = len(now.seqs) // 2
+        host = now.h0_s + now.h1_s * now.seqs[middle]
+        decode = now.d0_s[middle] + now.d1_s[middle] * 1000.0
+        return np.array([*now.w_s, decode, now.c_attn_s, host])
+
+    base = parts(fit.theta)
+    slopes = np.empty((len(base), len(TERMS)))
+    for j, term in enumerate(TERMS):
+        moved = fit.theta.copy()
+        moved[j] += 0.1 * term.step
+        slopes[:, j] = (parts(moved) - base) / (0.1 * term.step)
+    sd = np.sqrt(np.maximum(0.0, np.einsum("ij,jk,ik->i", slopes, fit.covariance, slopes)))
+    relative = np.divide(sd, base, out=np.zeros_like(sd), where=base > 0.0)
+    found = {"matrices": float(np.mean(relative[: len(tables.w_s)]))}
+    found |= dict(zip(("decode", "prefill", "host"), map(float, relative[-3:]), strict=True))
+    return {name: round(min(1.0, value), 4) for name, value in found.items()}

@@ -1,0 +1,224 @@
+"""``action=from_runs``: a profile corrected by five or more benchmark runs of the user's own cluster."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envs.hardware.errors import MeasurementError, nearest
+from research.errors import ResearchError
+from research.settings import Settings
+from traces.clients import STARTS
+
+GIVEN = "as the runs and the command say"
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from envs.hardware.from_runs import CorrectionFit
+    from envs.hardware.profile import HandoverLaw, Profile
+    from research.calibrating.runs_table import RunsTable
+
+
+def run(config: DictConfig) -> int:
+    """Correct a profile; leaves it with ``summary.json`` in ``out`` and prints a table before and after."""
+    from omegaconf import OmegaConf
+
+    from envs.hardware.corrected import RunsSource, constants, corrected_record, errors
+    from envs.hardware.from_runs import outside
+    from envs.hardware.load import load_handover, load_profile
+    from envs.hardware.write import to_yaml
+    from research.calibrating.runs_table import read_runs
+    from research.evidence.runs import make_folder, write_json
+
+    plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    if plain["path"] is None or plain["profile"] is None:
+        raise ResearchError("action=from_runs: expected path=RUNS.csv and profile=NAME (the profile to correct)")
+    if not isinstance(plain["force"], bool):
+        raise ResearchError(f"force={plain['force']}: expected true or false")
+    number = Settings(plain)
+    budget = None if plain["budget_tokens"] is None else int(number("budget_tokens", low=1, whole=True))
+    profile, table = load_profile(str(plain["profile"])), read_runs(Path(str(plain["path"])).expanduser())
+    link = None if plain["link"] is None else load_handover(str(plain["link"]))
+    _check_engine(table, profile)
+    fit = fitted(table, profile, budget)
+    words = table_words(table, fit)
+    if (reasons := outside(fit)) and not plain["force"]:
+        print("\n".join(words))
+        raise MeasurementError(
+            f"{table.path}: outside what {profile.name} can be corrected to (force=true writes it all the same): "
+            + "; ".join(_by_line(reason, table) for reason in reasons)
+        )
+    out = folder(plain, profile)
+    make_folder(out)
+    rows = [
+        {"prompt_tokens": r.prompt_tokens, "output_tokens": r.output_tokens, "concurrency": r.users} for r in table.runs
+    ]
+    record = corrected_record(profile, fit, RunsSource(table.path.name, table.sha256, rows))
+    command = f"python -m research.calibrate action=from_runs path={table.path.name} profile={plain['profile']}"
+    file = out / f"{record['name']}.yaml"
+    file.write_text(to_yaml(record, command), encoding="utf-8")
+    load_profile(file)  # what is written can be read
+    linked = None if link is None else write_link(link, fit, table, out, command)
+    summary = {
+        "profile": record["name"],
+        "file": str(file),
+        "corrects": profile.name,
+        "runs": len(table.runs),
+        "versions": list(table.versions),
+        "taken_for": fit.candidate,
+        "costs": fit.costs,
+        "constants": constants(fit),
+        "request_ms": fit.correction.request_s * 1e3,
+        "errors_percent": errors(fit),
+        "outside": reasons,
+        "rows": record["fit"]["from_runs"]["runs"],
+        "link": None if linked is None else str(linked),
+    }
+    write_json(out / "summary.json", summary)
+    words += ending(table, profile, fit, file, linked)
+    print("\n".join(words))
+    return 0
+
+
+def fitted(table: RunsTable, profile: Profile, budget_tokens: int | None) -> CorrectionFit:
+    """Fit the correction; what the runs do not say of how they were made is tried, the same for all of them."""
+    import numpy as np
+
+    from envs.hardware.from_runs import check_units, fit_correction
+    from research.calibrating.replays import BUDGETS, ROUNDS, assumptions, predictor, replay_of
+    from research.execute import compiling_once
+
+    tried = assumptions(
+        ROUNDS if any(run.rounds is None for run in table.runs) else ROUNDS[:1],
+        STARTS if any(run.start is None for run in table.runs) else STARTS[:1],
+        BUDGETS if budget_tokens is None else (budget_tokens,),
+    )
+    measured = np.array([[run.ttft_s, run.tpot_s] for run in table.runs])
+    with progress() as tick, compiling_once():
+        candidates = {
+            assumed.words() if len(tried) > 1 else GIVEN: predictor(
+                [replay_of(run, profile, assumed) for run in table.runs], tick
+            )
+            for assumed in tried
+        }
+        check_units(measured, next(iter(candidates.values()))(profile, 0.0))
+        return fit_correction(profile, measured, candidates)
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[], None]]:
+    """Counts simulations on a terminal."""
+    from rich.console import Console
+
+    console = Console(file=sys.stdout)
+    if not console.is_terminal:
+        yield lambda: None
+        return
+    count = 0
+    with console.status("simulating the runs") as status:
+
+        def tick() -> None:
+            nonlocal count
+            count += 1
+            status.update(f"simulating the runs: {count:,} simulations")
+
+        yield tick
+
+
+def table_words(table: RunsTable, fit: CorrectionFit) -> list[str]:
+    """The table before and after, and the errors under it."""
+    from envs.hardware.corrected import errors
+
+    head = f"{'prompt':>7} {'output':>7} {'users':>6} | {'TTFT ms':>9} {'before':>8} {'after':>8} {'left out':>8}"
+    lines = [head + f" | {'TPOT ms':>8} {'before':>8} {'after':>8} {'left out':>8}"]
+    percents = [fit.errors_percent(part) for part in (fit.before, fit.after, fit.left_out)]
+    for i, run_ in enumerate(table.runs):
+        cells = [f"{run_.prompt_tokens:>7} {run_.output_tokens:>7} {run_.users:>6}"]
+        for column, width in ((0, 9), (1, 8)):
+            shown = " ".join(f"{p[i, column]:+7.1f}%" for p in percents)
+            cells.append(f"{fit.measured[i, column] * 1e3:>{width}.4g} {shown}")
+        lines.append(" | ".join(cells))
+    found = errors(fit)
+    lines.append("")
+    for key, title in (("tpot_mape", "TPOT, mean error"), ("ttft_median", "TTFT, median error")):
+        before, after, left = (found[part][key] for part in ("before", "after", "left_out"))
+        lines.append(f"{title}: {before:g} % before, {after:g} % after, {left:g} % on runs left out of the fit")
+    return lines
+
+
+def ending(table: RunsTable, profile: Profile, fit: CorrectionFit, file: Path, linked: Path | None) -> list[str]:
+    """Constants with their uncertainty, what was assumed, what comes next."""
+    from envs.hardware.corrected import constants
+
+    lines = ["", "constants (value +- standard deviation; the prior's width):"]
+    for row in constants(fit):
+        if row["unit"] == "factor":
+            value = f"x {row['value']:.3f} +- {100 * row['sd']:.0f} %  ({100 * row['prior_sd']:.0f} %)"
+        else:
+            value = f"{row['value']:+.3g} {row['unit']} +- {row['sd']:.2g}  ({row['prior_sd']:g})"
+        lines.append(f"  {row['meaning']:<56} {value}")
+    lines += ["", f"runs taken for: {fit.candidate}"]
+    if other := [version for version in table.versions if version != profile.engine_version]:
+        lines.append(f"versions: runs of {', '.join(other)}, profile of {profile.engine_version or 'none stated'}")
+    request_ms = fit.correction.request_s * 1e3
+    if linked is None and request_ms >= 0.5:
+        lines.append(
+            f"time before the engine: {request_ms:.1f} ms a request; no part of a profile, link=NAME writes it"
+        )
+    lines += [f"profile  {file}", f"summary  {file.parent / 'summary.json'}"]
+    lines += [] if linked is None else [f"link     {linked}"]
+    words = f"hardware.profile={file}" + ("" if linked is None else f" hardware.link={linked}")
+    lines.append(f"next     python -m research.compare {words} worlds=20")
+    return lines
+
+
+def write_link(link: HandoverLaw, fit: CorrectionFit, table: RunsTable, out: Path, command: str) -> Path:
+    """The link with the measured time before an engine as its ``dispatch_s``."""
+    from envs.hardware.corrected import SUFFIX
+    from envs.hardware.write import to_yaml
+
+    request_s = float(f"{fit.correction.request_s:.4g}")
+    source: dict[str, Any] = json.loads(json.dumps(dict(link.source)))
+    terms = {**source.get("terms", {}), "dispatch_s": f"measured: {len(table.runs)} runs of {table.path.name}"}
+    record: Mapping[str, Any] = {
+        "name": f"{link.name}-{SUFFIX}",
+        "dispatch_s": request_s,
+        "connect_s": link.connect_s,
+        "base_s": link.base_s,
+        "per_block_s": link.per_block_s,
+        "bandwidth_bytes_per_s": link.bandwidth_bytes_per_s,
+        "gpus": link.gpus,
+        "source": {**source, "terms": terms},
+    }
+    path = out / f"{record['name']}.yaml"
+    path.write_text(to_yaml(record, f"{command} link={link.name}"), encoding="utf-8")
+    return path
+
+
+def folder(plain: Mapping[str, Any], profile: Profile) -> Path:
+    """Where the results go."""
+    if plain["out"] is not None:
+        return Path(plain["out"]).expanduser().absolute()
+    return Path("results").absolute() / f"calibrate-from_runs-{profile.name}"
+
+
+def _check_engine(table: RunsTable, profile: Profile) -> None:
+    for engine in table.engines:
+        if engine != profile.engine:
+            raise MeasurementError(
+                f"{table.path}: engine = {engine!r}{nearest(engine, [profile.engine])}: expected {profile.engine!r}, "
+                f"the engine of profile {profile.name}"
+            )
+
+
+def _by_line(reason: str, table: RunsTable) -> str:
+    """``run 3: ...`` as the line of the file."""
+    head, colon, rest = reason.partition(": ")
+    if head.startswith("run ") and colon:
+        return f"line {table.runs[int(head[4:]) - 1].line}: {rest}"
+    return reason

@@ -1,0 +1,147 @@
+"""Benchmark runs on the simulator, for any profile: what a correction is fitted through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from envs.hardware.errors import MeasurementError
+
+if TYPE_CHECKING:
+    from envs.cluster.spec import ClusterSpec
+    from envs.hardware.from_runs import Array, Predict
+    from envs.hardware.profile import Profile
+    from research.calibrating.runs_table import BenchmarkRun
+    from research.validating.batch_wait import BatchWait
+    from traces import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """One run: the engine instance that stands for it, its requests, and how it is told.
+
+    Attributes:
+        cluster: one colocated instance; its profile and the time before it are replaced.
+        trace: the clients' requests.
+        words: for messages.
+        wait: how long new prompts wait for each other, None: not.
+        seed: of ties.
+    """
+
+    cluster: ClusterSpec
+    trace: Trace
+    words: str
+    wait: BatchWait | None = None
+    seed: int = 0
+
+    def means(self, profile: Profile, request_s: float) -> tuple[float, float]:
+        """Mean TTFT and TPOT in seconds.
+
+        Raises:
+            MeasurementError: the instance does not serve every request.
+        """
+        from envs.cluster.simulator import simulate
+        from envs.cluster.slo import LOOSE
+        from policies.registry import load
+        from research.validating.batch_wait import WaitingRouter
+
+        workers = tuple(replace(worker, profile=profile) for worker in self.cluster.workers)
+        cluster = replace(self.cluster, workers=workers, handover=replace(self.cluster.handover, dispatch_s=request_s))
+        router = load("round_robin") if self.wait is None else WaitingRouter(self.wait)
+        requests = simulate(self.trace, cluster, router, LOOSE, seed=self.seed).requests
+        served = requests.filter(status="served")
+        if served.height < requests.height:
+            raise MeasurementError(
+                f"{self.words}: profile {profile.name} serves {served.height} of {requests.height} requests: expected "
+                f"all; its KV memory holds {profile.kv.capacity_tokens:,} tokens"
+            )
+        return float(served["ttft_s"].mean()), float(served["tpot_s"].mean())  # type: ignore[arg-type]
+
+
+def predictor(replays: Sequence[Replay], tick: Callable[[], None] = lambda: None) -> Predict:
+    """(profile, request_s) -> means of every run, (n, 2); ``tick`` is called after each simulation."""
+
+    def predict(profile: Profile, request_s: float) -> Array:
+        out = np.empty((len(replays), 2))
+        for i, replay_ in enumerate(replays):
+            out[i] = replay_.means(profile, request_s)
+            tick()
+        return out
+
+    return predict
+
+
+@dataclass(frozen=True, slots=True)
+class Assumed:
+    """What runs do not say of how they were made, tried the same for all of them.
+
+    Attributes:
+        rounds: requests of each user.
+        start: ``together`` (all at one instant) or ``staggered``: one by one, :data:`APART_S` apart, as a client that
+            opens one connection after the other does.
+        budget_tokens: most tokens of an engine step; None: the engine's default.
+    """
+
+    rounds: int
+    start: str
+    budget_tokens: int | None
+
+    def words(self) -> str:
+        """For tables and messages."""
+        start = "all at once" if self.start == "together" else f"{APART_S * 1e3:g} ms apart"
+        budget = (
+            "the engine's default budget" if self.budget_tokens is None else f"{self.budget_tokens:,} tokens a step"
+        )
+        return f"{self.rounds} rounds a user, started {start}, {budget}"
+
+
+APART_S = 1e-3
+ROUNDS = (3, 5, 10)
+BUDGETS = (None, 2048)
+"""Tried where neither runs nor user say; 2,048 was the default of vLLM's engine before its servers raised it."""
+
+
+def assumptions(
+    rounds: Sequence[int] = ROUNDS,
+    starts: Sequence[str] = ("together", "staggered"),
+    budgets: Sequence[int | None] = BUDGETS,
+) -> list[Assumed]:
+    """All combinations."""
+    return [Assumed(r, s, b) for r in rounds for s in starts for b in budgets]
+
+
+def replay_of(run: BenchmarkRun, profile: Profile, assumed: Assumed, seed: int = 0) -> Replay:
+    """A user's run on one colocated instance that its clients call directly.
+
+    Args:
+        run: the run; what it does not say is taken from ``assumed``.
+        profile: whose engine and GPU decide how steps are planned (:mod:`research.validating.engines`).
+        assumed: what is not known.
+        seed: of the lengths.
+    """
+    from envs.cluster.spec import ClusterSpec, WorkerSpec
+    from envs.hardware.load import load_handover
+    from research.validating.engines import PREFILL_FIRST, step_policy
+    from research.validating.protocols import UNKNOWN
+    from traces.clients import client_trace
+
+    facts = {
+        "engine": profile.engine, "gpu": profile.gpu, "model": profile.model, "precision": profile.precision,
+        "tp": profile.tensor_parallel, "layout": "colocated", "users": run.users,
+        "prompt_tokens": run.prompt_tokens, "output_tokens": run.output_tokens,
+    }  # fmt: skip
+    policy = step_policy(facts, UNKNOWN, {profile.engine: assumed.budget_tokens})
+    worker = WorkerSpec(
+        profile, policy.role, max_batched_tokens=policy.budget_tokens, max_num_seqs=policy.max_num_seqs,
+        prefix_cache=False, prefill_share=PREFILL_FIRST,
+    )  # fmt: skip
+    handover = replace(load_handover("nvlink", gpus=profile.gpus), connect_s=0.0)
+    apart = {} if run.start is not None else {"stagger_s": APART_S}
+    trace = client_trace(
+        run.users, run.rounds or assumed.rounds, run.prompt_tokens, run.output_tokens, run.jitter,
+        run.start or assumed.start, seed, **apart,
+    )  # fmt: skip
+    return Replay(ClusterSpec("colocated1", (worker,), handover), trace, f"line {run.line}", policy.wait, seed)
