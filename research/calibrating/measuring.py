@@ -49,12 +49,13 @@ def run(config: DictConfig) -> int:
     """
     from envs.hardware.measure.plan import all_points, plan
     from envs.hardware.measure.points import scope_of
-    from envs.hardware.measure.run import measure, open_bench, open_store
+    from envs.hardware.measure.run import check_dense, measure, open_bench, open_store
 
     device, minutes = _options(config)
     out = Path("results") / out_name(config) if config.out is None else Path(config.out).expanduser()
     out = out.absolute()
     shape = _shape(str(config.model), device)
+    check_dense(shape)
     if config.plan:
         points = all_points(shape, scope_of(device, fp8=True, gpus=1))
         rows = plan(points, set(), device, minutes)

@@ -76,6 +76,21 @@ def open_bench(device: str, shape: ModelShape) -> Bench:
     return Bench(lab, machine, scope_of(device, fp8, machine.gpus))
 
 
+def check_dense(shape: ModelShape) -> None:
+    """What is measured is a dense model's layer with full attention.
+
+    Raises:
+        MeasurementError: a model of other layers.
+    """
+    kinds = sorted({group.kind for group in shape.attention})
+    other = ["experts"] if shape.experts else [f"{kind} attention" for kind in kinds if kind != "full"]
+    if other:
+        raise MeasurementError(
+            f"model={shape.name}: has layers with {', '.join(other)}: expected a dense model with full attention, such "
+            "as llama-3.1-8b; other layers are not measured"
+        )
+
+
 def sizes(shape: ModelShape) -> dict[str, Any]:
     """What of a shape decides the kernels."""
     names = ("hidden", "heads", "kv_heads", "head_dim", "intermediate", "vocabulary", "layers")

@@ -241,6 +241,8 @@ def test_the_data_sheet_of_a_gpu(name, sheet):
         (["device=cpu", "model=toy", "minutes=0"], "minutes=0: expected minutes, a number above 0"),
         (["device=cpu", "model=toy", "plan=maybe"], "plan=maybe: expected true or false"),
         (["device=cuda", "model=llama-3.1-9b", "plan=true"], "did you mean 'llama-3.1-8b'"),
+        (["device=cuda", "model=qwen3-30b-a3b", "plan=true"], "has layers with experts: expected a dense model"),
+        (["device=cuda", "model=qwen3-next-80b-a3b", "plan=true"], "expected a dense model"),
         (["device=cpu", "model=toy", "minute=3"], "did you mean 'minutes'"),
     ],
 )
