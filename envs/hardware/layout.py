@@ -56,6 +56,35 @@ class Layout:
         return self.gpus // self.expert_parallel
 
 
+SCALE_BLOCK = 128
+"""Side of the blocks that ``fp8_block`` scales: no GPU can hold a part of one."""
+
+
+def check_layout(shape: ModelShape, layout: Layout, precision: str) -> None:
+    """Refuse a layout that splits heads or experts into what no kernel can hold.
+
+    Raises:
+        ProfileError: names the degree.
+    """
+    if shape.heads % layout.tensor_parallel:
+        raise ProfileError(
+            f"{shape.name}: tensor_parallel = {layout.tensor_parallel}: expected a divisor of heads = {shape.heads}"
+        )
+    if shape.experts is None:
+        return
+    if layout.expert_parallel > shape.experts.count:
+        raise ProfileError(
+            f"{shape.name}: expert_parallel = {layout.expert_parallel}: expected at most {shape.experts.count} experts"
+        )
+    width, split = shape.experts.intermediate, layout.expert_tensor_parallel
+    block = SCALE_BLOCK if precision == "fp8_block" else 1
+    if width % (split * block):
+        raise ProfileError(
+            f"{shape.name}: experts {width} wide over {split} GPUs each: expected whole blocks of {block} in "
+            f"{precision}; a larger expert_parallel splits them less"
+        )
+
+
 def gpu_weight_bytes(shape: ModelShape, precision: str, layout: Layout) -> float:
     """Bytes of the weights on each GPU: experts over all GPUs, routers on every one, all else over a rank's."""
     parts = {part: params * shape.part_bytes(precision, part) for part, params in shape.part_params.items() if params}

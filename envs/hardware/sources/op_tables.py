@@ -85,7 +85,7 @@ class OpTables:
         """Time of an (m, k) x (k, n) product: over ``m`` along the measured curve, between grid values of n and k."""
         if m < 1:
             raise MeasurementError(f"gemm with m = {m}: expected at least 1")
-        dtype = _dtype(precision)
+        dtype = table_dtype(precision)
         ns = self._axis("n", dtype)
         parts = 1
         while n / parts > ns[-1]:  # wider than any measured matrix (a vocabulary): as several products
@@ -103,19 +103,19 @@ class OpTables:
 
     def context_attention_s(self, tokens: int, batch: int, heads: int, kv_heads: int, head_dim: int, kv: str) -> float:
         """Time of causal attention over ``batch`` prompts of ``tokens`` tokens, nothing cached."""
-        point = _heads(heads, kv_heads, head_dim, kv) | {"batch_size": batch}
+        point = attention_point(heads, kv_heads, head_dim, kv) | {"batch_size": batch}
         return self._at("context", "tokens", tokens, point)
 
     def generation_attention_s(
         self, context: int, batch: int, heads: int, kv_heads: int, head_dim: int, kv: str
     ) -> float:
         """Time of one decode step's attention: ``batch`` sequences, ``context`` tokens each (its own included)."""
-        point = _heads(heads, kv_heads, head_dim, kv) | {"batch_size": batch}
+        point = attention_point(heads, kv_heads, head_dim, kv) | {"batch_size": batch}
         return self._at("generation", "tokens", context, point)
 
     def decode_grid(self, heads: int, kv_heads: int, head_dim: int, kv: str) -> list[tuple[int, int]]:
         """Measured (batch, context) points."""
-        frame = _where(self.tables["generation"].frame, _heads(heads, kv_heads, head_dim, kv))
+        frame = _where(self.tables["generation"].frame, attention_point(heads, kv_heads, head_dim, kv))
         return sorted((int(b), int(s)) for b, s in frame.select("batch_size", "tokens").iter_rows())
 
     def allreduce_s(self, elements: int, gpus: int, captured: bool) -> float:
@@ -131,7 +131,7 @@ class OpTables:
         Raises:
             OutsideError: no such product was measured.
         """
-        dtype = _dtype(precision)
+        dtype = table_dtype(precision)
         if dtype in self._floors:
             return self._floors[dtype]
         table = self.tables[self._gemm(dtype)]
@@ -144,7 +144,7 @@ class OpTables:
 
     def gemm_rows(self, precision: str) -> list[int]:
         """Numbers of rows (tokens) at which products were measured, increasing."""
-        return self._axis("m", _dtype(precision))
+        return self._axis("m", table_dtype(precision))
 
     def launch_s(self) -> float | None:
         """Time of the smallest all-reduce launched by itself, not from a captured graph: what a launch takes the host.
@@ -171,12 +171,16 @@ class OpTables:
             self._axes[column, dtype] = values
         return self._axes[column, dtype]
 
-    def _at(self, table: str, axis: str, value: int, point: dict[str, object]) -> float:
-        """Seconds at ``value`` on the curve along ``axis`` through ``point``."""
+    def curve(self, table: str, axis: str, point: dict[str, object]) -> Curve | None:
+        """Measured times in ms along ``axis`` through ``point``; None where fewer than two were measured."""
         key = (table, *point.values())
         if key not in self._curves:
             self._curves[key] = _curve(_where(self.tables[table].frame, point), axis)
-        curve = self._curves[key]
+        return self._curves[key]
+
+    def _at(self, table: str, axis: str, value: float, point: dict[str, object]) -> float:
+        """Seconds at ``value`` on the curve along ``axis`` through ``point``."""
+        curve = self.curve(table, axis, point)
         if curve is None or not curve.x[0] <= value <= curve.x[-1]:
             measured = "nothing here" if curve is None else f"{curve.x[0]:g} to {curve.x[-1]:g}"
             place = ", ".join(f"{name}={given}" for name, given in point.items())
@@ -186,7 +190,7 @@ class OpTables:
         return curve.at(value) * 1e-3
 
 
-def load_op_tables(data_dir: Path, gpu: str, engine: str, version: str | None) -> OpTables:
+def load_op_tables(data_dir: Path, gpu: str, engine: str, version: str | None, window: int = 0) -> OpTables:
     """Read one GPU's tables of one engine, each at the measured version nearest to ``version``.
 
     Args:
@@ -194,11 +198,12 @@ def load_op_tables(data_dir: Path, gpu: str, engine: str, version: str | None) -
         gpu: folder of the GPU, such as ``h100_sxm``.
         engine: ``vllm``, ``sglang`` or ``trtllm``.
         version: the engine's version; None: the newest measured. See :func:`nearest_version`.
+        window: tokens that attention is limited to; 0: not limited.
 
     Raises:
         MeasurementError: a file is missing or holds what cannot be a measurement.
     """
-    data_dir, root = _home(data_dir, gpu)
+    data_dir, root = tables_home(data_dir, gpu)
 
     def relative(op: str, file: str) -> str:
         folder = f"{root}/{gpu}/{op}/{engine}"
@@ -213,7 +218,9 @@ def load_op_tables(data_dir: Path, gpu: str, engine: str, version: str | None) -
         attention = read_table(data_dir, relative("attention", f"{phase}_attention_perf.parquet"), columns, optional)
         full = attention.frame
         if "window_size" in full.columns:
-            full = full.filter(pl.col("window_size") == 0)
+            full = full.filter(pl.col("window_size") == window)
+        elif window:
+            raise attention.error(f"no column window_size: expected attention over a window of {window} tokens")
         full = _default_kernel(_query_dtype(full))
         # A decode's step counts the cached tokens; its attention reads its own as well.
         full = full.with_columns(tokens=pl.col(axis) + (1 if phase == "generation" else 0))
@@ -235,11 +242,11 @@ def _read_gemm(data_dir: Path, relative: str) -> Table:
 
 def has_tables(data_dir: Path, gpu: str) -> bool:
     """Whether op tables of this GPU are at hand: in the data folder, or in the installed package."""
-    home, root = _home(data_dir, gpu)
+    home, root = tables_home(data_dir, gpu)
     return (home / root / gpu).is_dir()
 
 
-def _home(data_dir: Path, gpu: str) -> tuple[Path, str]:
+def tables_home(data_dir: Path, gpu: str) -> tuple[Path, str]:
     """The folder that paths of tables are relative to, and the path below it that GPUs' folders lie in."""
     if not (data_dir / ROOT / gpu).is_dir():
         found = find_spec(PACKAGE)
@@ -282,12 +289,13 @@ def _checked(table: Table, keys: list[str]) -> Table:
     return merge_repeats(table, keys, "latency")
 
 
-def _heads(heads: int, kv_heads: int, head_dim: int, kv: str) -> dict[str, object]:
+def attention_point(heads: int, kv_heads: int, head_dim: int, kv: str) -> dict[str, object]:
+    """Columns that name attention of one head shape and cache."""
     return {
         "num_heads": heads,
         "num_key_value_heads": kv_heads,
         "head_dim": head_dim,
-        "kv_cache_dtype": _dtype(kv),
+        "kv_cache_dtype": table_dtype(kv),
     }
 
 
@@ -316,7 +324,12 @@ def _bracket(grid: list[int], value: float) -> list[tuple[float, int]]:
     return [(1.0 - share, low), (share, high)]
 
 
-def _dtype(precision: str) -> str:
+def table_dtype(precision: str) -> str:
+    """The tables' dtype of a precision.
+
+    Raises:
+        MeasurementError: there is none.
+    """
     if precision not in DTYPES:
         raise MeasurementError(f"precision {precision!r}: expected one of {', '.join(DTYPES)}")
     return DTYPES[precision]

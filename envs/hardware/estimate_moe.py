@@ -1,0 +1,120 @@
+"""Profiles of mixture-of-experts models, and of any with latent or windowed attention: nothing fitted to runs.
+
+``expert_profile_for("deepseek-v3", "b200_sxm", "trtllm", None, Layout(1, 8, 8), "nvfp4", "fp8", data_dir)`` is one of
+eight data-parallel ranks: its step times hold while the others carry as many tokens as it does.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from envs.hardware.estimate import MAX_SEQS, MAX_TOKENS, tables_folder
+from envs.hardware.fit import fit_step_law
+from envs.hardware.gpu import load_gpu
+from envs.hardware.layout import Layout, check_layout, worker_kv_law
+from envs.hardware.model_shape import ModelShape, load_model
+from envs.hardware.profile import Profile
+from envs.hardware.records import fit_record, origin_record, tables_errors
+from envs.hardware.sources.compose_moe import DISTRIBUTION, ExpertComposer, check_plausible_experts
+from envs.hardware.sources.grids import compose_steps
+from envs.hardware.sources.host_time import host_law
+from envs.hardware.sources.moe_tables import ExpertTables, load_expert_tables
+from envs.hardware.sources.op_tables import AICONFIGURATOR
+from envs.hardware.sources.table_law import compose_tables, misfit
+
+
+def needs_experts(shape: ModelShape) -> bool:
+    """Whether a model has experts, or layers that do not attend to everything: then its profile is made here."""
+    return shape.experts is not None or any(group.kind != "full" for group in shape.attention)
+
+
+def expert_profile_for(
+    model: str,
+    gpu: str,
+    engine: str,
+    version: str | None,
+    layout: Layout,
+    precision: str,
+    kv_precision: str,
+    data_dir: Path,
+    utilisation: float = 0.9,
+) -> Profile:
+    """The profile of one rank; made once, then remembered.
+
+    Args:
+        model: a model's name (its own or a published one) or file.
+        gpu: a GPU's name, the folder of its op tables, or a file.
+        engine: ``vllm``, ``sglang`` or ``trtllm``.
+        version: the engine's version; the nearest measured one counts. None: not known, the newest.
+        layout: how the model is spread over GPUs.
+        precision: of the layers' matrices: ``bf16``, ``fp8``, ``fp8_block``, ``nvfp4``, ``int4`` or ``mxfp4``.
+        kv_precision: of the cache: ``bf16`` or ``fp8``.
+        data_dir: the data folder.
+        utilisation: share of the GPU's memory that the engine may use.
+
+    Raises:
+        ProfileError: a model or GPU that is not known, or a model that does not fit.
+        MeasurementError: no op tables for it, or times that cannot be.
+    """
+    return _profile(model, gpu, engine, version, layout, precision, kv_precision, data_dir.absolute(), utilisation)
+
+
+@lru_cache(maxsize=512)
+def _profile(
+    model: str,
+    gpu_name: str,
+    engine: str,
+    version: str | None,
+    layout: Layout,
+    precision: str,
+    kv_precision: str,
+    data_dir: Path,
+    utilisation: float,
+) -> Profile:
+    shape, gpu = load_model(model), load_gpu(gpu_name)
+    check_layout(shape, layout, precision)
+    kv = worker_kv_law(shape, gpu, layout, precision, kv_precision, utilisation)
+    ops = _tables(data_dir, tables_folder(gpu, data_dir), engine, version, model, precision)
+    place = (ops, shape, gpu, layout.tensor_parallel, precision, kv_precision, True, version)
+    composer = ExpertComposer(*place, layout=layout)
+    points = compose_steps(composer, MAX_TOKENS, MAX_SEQS, kv.capacity_tokens)
+    check_plausible_experts(points, composer, precision)
+    host = host_law(data_dir, engine, version)
+    tables = compose_tables(composer, MAX_TOKENS, MAX_SEQS, kv.capacity_tokens, host)
+    fit = fit_step_law(points)
+    standing_in = f"; op times of {ops.gpu} stand in" if ops.gpu != gpu.tables else ""
+    return Profile(
+        name=f"{shape.name}-{precision}-{gpu.name}-tp{layout.tensor_parallel}-dp{layout.attention_dp}"
+        f"-ep{layout.expert_parallel}-{engine}",
+        model=shape.name,
+        gpu=gpu.name,
+        tensor_parallel=layout.tensor_parallel,
+        engine=engine,
+        precision=precision,
+        step=fit.law,
+        kv=kv,
+        source={
+            "kind": "estimated",
+            **origin_record(AICONFIGURATOR),
+            "method": "engine steps composed as served from op times (envs/hardware/sources); nothing fitted to runs"
+            + standing_in,
+            "tables": f"{ops.gpu}, {engine} {ops.version}",
+            "layout": {
+                "tensor_parallel": layout.tensor_parallel,
+                "attention_dp": layout.attention_dp,
+                "expert_parallel": layout.expert_parallel,
+            },
+            "tokens_over_experts": DISTRIBUTION[shape.latent is not None],
+            "host_time": host.source,
+            "files": [{"path": path, "sha256": digest} for path, digest in ops.files()],
+        },
+        fit=fit_record(fit) | {"tables_errors_percent": tables_errors(misfit(tables, points))},
+        engine_version=version or "",
+        tables=tables,
+    )
+
+
+@lru_cache(maxsize=32)
+def _tables(data_dir: Path, folder: str, engine: str, version: str | None, model: str, precision: str) -> ExpertTables:
+    return load_expert_tables(data_dir, folder, engine, version, load_model(model), precision)

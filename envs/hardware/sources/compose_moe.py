@@ -1,0 +1,275 @@
+"""From op times to step times of mixture-of-experts models, with full, windowed or latent attention.
+
+A step of ``t`` tokens a rank runs in every layer, as :mod:`envs.hardware.sources.compose` has it for dense models:
+norm, attention, all-reduce over the rank's GPUs, norm, and in the first dense layers a gated MLP. In the others:
+
+* the router, a 16-bit product over all experts;
+* the shared experts, split over the rank's GPUs. Where a captured graph launches the step they run beside the routed
+  ones on a second stream, so that the longer of the two counts (TensorRT-LLM, SGLang and vLLM all do so);
+* the routed experts over the tokens of *all* ranks, which step together: a rank's law holds while the others carry as
+  many tokens, and a rank with fewer waits for them. The table's time is that of the busiest GPU under the distribution
+  that aiconfigurator assumes: a power law of exponent 1.01 for DeepSeek and Kimi, 1.2 for others;
+* what moves tokens to experts and back. One rank: an all-reduce. Several: an all-gather and a reduce-scatter over all
+  GPUs; SGLang with whole experts on each GPU: DeepEP; TensorRT-LLM with whole experts on each GPU and NVLink across the
+  instance's nodes: an all-to-all to those GPUs that a token's experts lie on. TensorRT-LLM on Blackwell sends tokens
+  out in the experts' precision, others in 16 bits; results come back in 16 bits.
+
+Latent attention. The law's W holds the products that all tokens run: down to the latents, queries up, latents up to
+keys and values, output. Attention is the rest: of a module row, what it takes beyond these; of a kernel row, the kernel
+and, for decodes, what the products into and out of the latent space take more than those up to keys and values.
+
+Not counted: redundant experts and their placement, two micro-batches overlapped, quantising what is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from envs.hardware.attention_kinds import part_precision
+from envs.hardware.errors import MeasurementError, OutsideError
+from envs.hardware.layout import Layout, gpu_weight_bytes
+from envs.hardware.sources.compose import Composer
+from envs.hardware.sources.floors import served_product_s
+from envs.hardware.sources.moe_tables import ExpertTables
+from envs.hardware.steps import StepPoint
+
+ONE_GPU = Layout()
+NVLINK_GPUS = {"gb200": 72}
+"""GPUs that NVLink joins, where it is more than the eight of a machine."""
+EIGHT = 8
+BLACKWELL = ("b200-sxm", "gb200")
+DISTRIBUTION = {True: "power_law_1.01", False: "power_law_1.2"}
+"""Latent attention (DeepSeek and Kimi) or not -> distribution of tokens over experts."""
+CAPTURED = 512
+"""Largest step from a captured graph: vLLM's default, and what published DeepSeek launch scripts set for the others."""
+FASTEST, SLOWEST = 0.5, 60.0
+"""Plausible step times, as multiples of what arithmetic or the weights touched would take alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertComposer(Composer):
+    """Step times of one rank of a mixture-of-experts model; ``tensor_parallel`` are the rank's GPUs."""
+
+    layout: Layout = ONE_GPU
+
+    @property
+    def tables(self) -> ExpertTables:
+        """The op tables."""
+        assert isinstance(self.ops, ExpertTables)
+        return self.ops
+
+    @property
+    def captured_tokens(self) -> int:
+        """Tokens of the largest step that is launched from a captured graph."""
+        return CAPTURED
+
+    @property
+    def domain_gpus(self) -> int:
+        """GPUs that NVLink joins."""
+        return NVLINK_GPUS.get(self.gpu.name, EIGHT)
+
+    def prefill(self, tokens: int, batch: int = 1) -> StepPoint:
+        """``batch`` prompts of ``tokens`` tokens each, nothing cached."""
+        total = tokens * batch
+        time_s = self.common_s(total, sampled=batch) + self._prefill_attention_s(tokens, batch)
+        return StepPoint("prefill", total, batch * tokens * tokens / 2, 0, 0, time_s)
+
+    def append(self, new: int, cached: int) -> StepPoint:
+        """``new`` prompt tokens over ``cached`` ones."""
+        time_s = self.common_s(new, sampled=1) + self._chunk_attention_s(new, cached)
+        return StepPoint("append", new, new * (cached + new / 2), 0, 0, time_s)
+
+    def decode(self, batch: int, context: int) -> StepPoint:
+        """``batch`` sequences of ``context`` tokens, one new token each."""
+        time_s = self.common_s(batch, sampled=batch) + self._decode_attention_s(batch, context)
+        return StepPoint("decode", 0, 0.0, batch, batch * context, time_s)
+
+    def mixed(self, new: int, cached: int, batch: int, context: int) -> StepPoint:
+        """A chunk of ``new`` prompt tokens over ``cached`` ones together with ``batch`` decodes."""
+        attention_s = self._chunk_attention_s(new, cached) + self._decode_attention_s(batch, context)
+        time_s = self.common_s(new + batch, sampled=batch + 1) + attention_s
+        return StepPoint("mixed", new, new * (cached + new / 2), batch, batch * context, time_s)
+
+    def matrices_s(self, tokens: int) -> float:
+        """The layers without attention, and the last norm, over ``tokens`` tokens of the rank."""
+        shape, tp = self.shape, self.tensor_parallel
+        captured = tokens <= self.captured_tokens
+        reduce_s = self.tables.reduce_s(tokens * shape.hidden, tp, captured, self.domain_gpus)
+        layer_s = self._projections_s(tokens) + reduce_s + 2 * self._memory_s(tokens * 4 * shape.hidden)
+        dense_s = experts_s = 0.0
+        if shape.expert_layers < shape.layers:
+            dense_s = self._mlp_s(tokens, shape.intermediate) + reduce_s
+        if shape.experts:
+            shared_s = self._mlp_s(tokens, shape.experts.shared * shape.experts.intermediate)
+            routed_s = self._routed_s(tokens, captured)
+            experts_s = max(shared_s, routed_s) if captured else shared_s + routed_s
+        gpu_s = (
+            shape.layers * (layer_s + self._around_attention_s(tokens))
+            + (shape.layers - shape.expert_layers) * dense_s
+            + shape.expert_layers * experts_s
+            + self._memory_s(tokens * 2 * shape.hidden)
+        )
+        return gpu_s if captured else max(gpu_s, self.launch_floor_s)
+
+    def _routed_s(self, tokens: int, captured: bool) -> float:
+        """Router, routed experts and what moves tokens to them and back, of one layer."""
+        shape, layout = self.shape, self.layout
+        assert shape.experts is not None
+        times_s = self.tables.experts_s(
+            tokens * layout.attention_dp,
+            self._precision("experts"),
+            layout.expert_tensor_parallel,
+            layout.expert_parallel,
+            DISTRIBUTION[shape.latent is not None],
+            behind_deepep=self._deepep,
+        )
+        router_s = self.ops.gemm_s(tokens, shape.experts.count, shape.hidden, "bf16")
+        return router_s + times_s + self._moved_s(tokens, captured)
+
+    @property
+    def _deepep(self) -> bool:
+        """Whether DeepEP moves the tokens: SGLang's choice where ranks of one GPU each hold whole experts."""
+        layout = self.layout
+        alone = layout.tensor_parallel == layout.expert_tensor_parallel == 1
+        return self.ops.engine == "sglang" and alone and layout.attention_dp > 1
+
+    def _moved_s(self, tokens: int, captured: bool) -> float:
+        shape, layout, domain = self.shape, self.layout, self.domain_gpus
+        assert shape.experts is not None
+        volume, whole = float(tokens * shape.hidden), layout.expert_tensor_parallel == 1
+        if layout.attention_dp == 1:
+            return self.tables.reduce_s(round(volume), layout.gpus, captured, domain)
+        if self._deepep:
+            return self.tables.deepep_s(tokens, layout.gpus, domain)
+        blackwell = self.ops.engine == "trtllm" and self.gpu.name in BLACKWELL
+        out = shape.part_bytes(self.precision, "experts") / 2.0 if blackwell else 1.0
+        if blackwell and whole and EIGHT < domain >= layout.gpus:
+            reached = layout.gpus * (1.0 - (1.0 - 1.0 / layout.gpus) ** shape.experts.per_token)
+            sizes = (("alltoall", volume * reached * out), ("alltoall", volume * reached))
+        else:
+            everything = volume * layout.attention_dp
+            sizes = (("all_gather", everything * out), ("reduce_scatter", everything))
+        return sum(self.tables.collective_s(op, size, layout.gpus, domain) for op, size in sizes)
+
+    def _precision(self, part: str) -> str:
+        return part_precision(self.precision, part, self.shape.latent is not None)
+
+    def _mlp_s(self, tokens: int, width: int) -> float:
+        """A gated MLP ``width`` wide, split over the rank's GPUs."""
+        if width == 0:
+            return 0.0
+        own, hidden, precision = width // self.tensor_parallel, self.shape.hidden, self._precision("mlp")
+        products = self.ops.gemm_s(tokens, 2 * own, hidden, precision) + self.ops.gemm_s(tokens, hidden, own, precision)
+        return products + self._memory_s(tokens * 3 * own)
+
+    def _projections_s(self, tokens: int) -> float:
+        """Products of one layer's attention that every token runs."""
+        shape, precision = self.shape, self._precision("attention")
+        heads, kv_heads, head_dim = self.heads
+        if shape.latent is None:
+            place = (self.ops, shape, self.gpu, self.tensor_parallel, precision)
+            qkv_s = served_product_s(*place, "qkv", tokens, (heads + 2 * kv_heads) * head_dim, shape.hidden)
+            return qkv_s + served_product_s(*place, "output", tokens, shape.hidden, heads * head_dim)
+        latent = shape.latent
+        sizes = (
+            (latent.query_rank + latent.cached_values, shape.hidden),
+            (heads * (latent.nope_dim + latent.rope_dim), latent.query_rank),
+            (heads * (latent.nope_dim + latent.value_dim), latent.kv_rank),
+            (shape.hidden, heads * latent.value_dim),
+        )
+        return sum(self.ops.gemm_s(tokens, n, k, precision) for n, k in sizes)
+
+    def _around_attention_s(self, tokens: int) -> float:
+        """Rotation, norms and the write to the cache; inside the tables of latent attention."""
+        return 0.0 if self.shape.latent else Composer._around_attention_s(self, tokens)
+
+    def _prefill_attention_s(self, tokens: int, batch: int) -> float:
+        """Attention of all layers over ``batch`` prompts, nothing cached."""
+        total = 0.0
+        for group in self.shape.attention:
+            if group.kind == "full":
+                layer_s = self.ops.context_attention_s(tokens, batch, *self.heads, self.kv_precision)
+            elif group.kind == "window":
+                layer_s = self.tables.window_prefill_s(tokens, batch, self.heads, self.kv_precision)
+            elif group.kind == "mla":
+                layer_s = self._latent_s("context", tokens, batch)
+                if self.tables.latent == "module":
+                    layer_s = max(0.0, layer_s - self._projections_s(tokens * batch))
+            else:
+                raise self._no_states()
+            total += group.layers * layer_s
+        return total
+
+    def _chunk_attention_s(self, new: int, cached: int) -> float:
+        """Attention of all layers of ``new`` tokens over ``cached`` ones, as for dense models.
+
+        A window that is full costs as much for every token, so cached tokens cost it nothing more.
+        """
+        alone = self._prefill_attention_s(new, 1)
+        if cached == 0:
+            return alone
+        share = 1.0 - (cached / (cached + new)) ** 2
+        return max(alone, self._prefill_attention_s(cached + new, 1) * share)
+
+    def _decode_attention_s(self, batch: int, context: int) -> float:
+        """Attention of all layers, of ``batch`` sequences of ``context`` tokens."""
+        total = 0.0
+        for group in self.shape.attention:
+            if group.kind == "full":
+                layer_s = self.ops.generation_attention_s(context, batch, *self.heads, self.kv_precision)
+            elif group.kind == "window":
+                layer_s = self.tables.window_decode_s(context, batch, self.heads, self.kv_precision)
+            elif group.kind == "mla":
+                layer_s = self._latent_s("generation", context, batch)
+                if self.tables.latent == "module":
+                    layer_s = max(0.0, layer_s - self._projections_s(batch))
+                else:
+                    layer_s += max(0.0, self.tables.absorbed_s(batch, self.heads[0]) - self._unfolded_s(batch))
+            else:
+                raise self._no_states()
+            total += group.layers * layer_s
+        return total
+
+    def _latent_s(self, phase: str, tokens: int, batch: int) -> float:
+        return self.tables.latent_s(phase, tokens, batch, self.heads[0], self.kv_precision)
+
+    def _unfolded_s(self, tokens: int) -> float:
+        """The product of latents up to keys and values."""
+        latent = self.shape.latent
+        assert latent is not None
+        width = self.heads[0] * (latent.nope_dim + latent.value_dim)
+        return self.ops.gemm_s(tokens, width, latent.kv_rank, self._precision("attention"))
+
+    def _no_states(self) -> OutsideError:
+        return OutsideError(
+            f"{self.shape.name}: layers that keep a state: no op tables of linear attention are in the data folder; "
+            f"expected layers of kind full, window or mla"
+        )
+
+
+def check_plausible_experts(points: Sequence[StepPoint], composer: ExpertComposer, precision: str) -> None:
+    """Refuse step times that no such GPUs can have: most often milliseconds read as seconds, or the reverse.
+
+    Bounds: arithmetic at the GPU's highest peak, or one read of weights: at least all but experts, and of these as many
+    as one sequence visits; at most all.
+
+    Raises:
+        MeasurementError: names the step, its time and the plausible range.
+    """
+    shape, gpu, layout = composer.shape, composer.gpu, composer.layout
+    peak = max(gpu.flop_per_s.values())
+    experts = shape.part_params["experts"] * shape.part_bytes(precision, "experts") / layout.gpus
+    share = shape.experts.per_token / shape.experts.count if shape.experts else 1.0
+    most_s = gpu_weight_bytes(shape, precision, layout) / gpu.memory_bytes_per_s
+    least_s = most_s - experts * (1.0 - share) / gpu.memory_bytes_per_s
+    for point in points:
+        flop = shape.flop(point.new + point.seqs, point.attention + point.kv, max(1, point.seqs))
+        peak_s = flop / peak / composer.tensor_parallel
+        low, high = FASTEST * max(peak_s, least_s), SLOWEST * max(peak_s, most_s) + composer.launch_floor_s
+        if not low <= point.time_s <= high:
+            raise MeasurementError(
+                f"a {point.kind} step of {point.new} new tokens and {point.seqs} decodes over {point.kv} tokens takes "
+                f"{point.time_s:.4g} s: expected {low:.4g} to {high:.4g} s for {shape.name} in {precision} on "
+                f"{layout.gpus} x {gpu.name}; are the units swapped?"
+            )
