@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from envs.hardware.errors import MeasurementError
+from envs.hardware.errors import MeasurementError, ProfileError
 from envs.hardware.fit import Errors, StepFit, fit_step_law
 from envs.hardware.gpu import Gpu, load_gpu
 from envs.hardware.model_shape import ModelShape, kv_law, load_model
@@ -22,6 +22,7 @@ from envs.hardware.sources.compose import Composer
 from envs.hardware.sources.grids import compose_steps
 from envs.hardware.sources.host_time import host_law
 from envs.hardware.sources.op_tables import AICONFIGURATOR, OpTables, has_tables, load_op_tables
+from envs.hardware.sources.plausible import check_ops
 from envs.hardware.sources.table_law import compose_tables, misfit
 from envs.hardware.steps import check_plausible
 from envs.hardware.tables import StepTables
@@ -49,6 +50,8 @@ def profile_for(
     kv_precision: str,
     data_dir: Path,
     utilisation: float = 0.9,
+    attention_dp: int = 1,
+    expert_parallel: int = 1,
 ) -> Profile:
     """The profile of one configuration; made once, then remembered.
 
@@ -63,12 +66,25 @@ def profile_for(
         kv_precision: of the cache: ``bf16`` or ``fp8``.
         data_dir: the data folder.
         utilisation: share of the GPU's memory that the engine may use.
+        attention_dp: data-parallel ranks of a mixture-of-experts model; the profile is one rank's.
+        expert_parallel: groups of GPUs that its experts are dealt out to.
 
     Raises:
-        ProfileError: a model or GPU that is not known, or a model that does not fit.
+        ProfileError: a model or GPU that is not known, a model that does not fit, ranks of a dense model.
         MeasurementError: no op tables for it.
     """
     shape, sheet, home = load_model(model), load_gpu(gpu), data_dir.absolute()
+    if shape.needs_experts:
+        from envs.hardware.estimate_moe import expert_profile_for
+        from envs.hardware.layout import Layout
+
+        layout = Layout(tensor_parallel, attention_dp, expert_parallel)
+        return expert_profile_for(model, gpu, engine, version, layout, precision, kv_precision, home, utilisation)
+    if (attention_dp, expert_parallel) != (1, 1):
+        raise ProfileError(
+            f"{shape.name}: attention_dp = {attention_dp}, expert_parallel = {expert_parallel}: expected 1 for a dense "
+            f"model, whose ranks are workers of their own"
+        )
     what = (engine, version, tensor_parallel, precision, kv_precision, home, utilisation)
     key = repr((shape, sheet, what))  # by content: a file of the user's own may change between two calls
     if key not in _made:
@@ -140,6 +156,7 @@ def estimate(
         MeasurementError: no op tables for it, or times that cannot be.
     """
     ops = _tables(data_dir, tables_folder(gpu, data_dir), engine, version)
+    check_ops(ops, gpu)
     composer = Composer(ops, shape, gpu, tensor_parallel, precision, kv_precision, True, version)
     points = compose_steps(composer, max_tokens, max_seqs, kv.capacity_tokens)
     check_plausible(points, shape, gpu, tensor_parallel, precision, kv_precision, composer.launch_floor_s)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envs.hardware.errors import MeasurementError
+from envs.hardware.errors import MeasurementError, ProfileError
 from envs.hardware.fit import Errors, StepFit, fit_step_law
 from envs.hardware.gpu import load_gpu
 from envs.hardware.model_shape import activation_reserve_bytes, kv_law, load_model
@@ -93,6 +93,10 @@ def build(name_or_path: str | Path, data_dir: Path, bound_percent: float = BOUND
         ProfileError: a recipe, model or GPU that cannot be read.
     """
     recipe = load_recipe(name_or_path)
+    if recipe["adapter"] == "splitwise" and recipe.get("law") == "tables":
+        raise ProfileError(
+            f"{name_or_path}: law = 'tables': {SPLITWISE.name} holds whole steps, no ops: expected plane"
+        )
     shape, gpu = load_model(recipe["model"]), load_gpu(recipe["gpu"])
     tp, precision, kv_precision = recipe["tensor_parallel"], recipe["precision"], recipe["kv_precision"]
     kv = kv_law(shape, gpu, tp, precision, kv_precision, recipe["utilisation"])
