@@ -16,6 +16,13 @@ from envs.hardware.profile import Profile
 
 PRECISIONS = {"fp4": "nvfp4"}
 """Precision of a run -> that of a profile."""
+CHECKPOINTS = {
+    ("deepseek-ai/", "fp8"): "fp8_block",
+    ("Qwen/Qwen3-235B-A22B", "fp8"): "fp8_block",
+    ("MiniMaxAI/", "fp8"): "fp8_block",
+    ("openai/gpt-oss", "fp4"): "mxfp4",
+}
+"""(start of a model's name, precision of a run) -> precision of the published weights, by their ``config.json``."""
 DENSE = ("Llama-3.1-8B", "Llama-3.1-70B", "Qwen3-32B")
 """Dense models, by what their name holds; runs of theirs carry degrees of experts all the same."""
 
@@ -41,7 +48,8 @@ class Instance:
         tensor_parallel: GPUs that share attention heads.
         pipeline_parallel: stages.
         data_parallel: ranks that share the experts.
-        experts: (tensor-parallel, expert-parallel) degree of the experts, (1, 1) for a dense model.
+        expert_parallel: groups of GPUs among which the experts are dealt out.
+        dense: whether the model has no experts.
         precision: of the weights.
         kv_precision: of the KV cache.
     """
@@ -53,7 +61,8 @@ class Instance:
     tensor_parallel: int
     pipeline_parallel: int
     data_parallel: int
-    experts: tuple[int, int]
+    expert_parallel: int
+    dense: bool
     precision: str
     kv_precision: str
 
@@ -65,7 +74,8 @@ def instance_of(run: Mapping[str, Any], phase: str = "") -> Instance:
     other campaigns it is an assumption.
     """
     named = str(run["precision"] or "bf16")
-    precision = PRECISIONS.get(named, named)
+    published = [p for (start, said), p in CHECKPOINTS.items() if str(run["model"]).startswith(start) and said == named]
+    precision = published[0] if published else PRECISIONS.get(named, named)
     return Instance(
         model=str(run["model"]),
         gpu=str(run["gpu"]),
@@ -74,7 +84,8 @@ def instance_of(run: Mapping[str, Any], phase: str = "") -> Instance:
         tensor_parallel=int(run[f"{phase}tp"]),
         pipeline_parallel=int(run[f"{phase}pp"] or 1),
         data_parallel=int(run[f"{phase}dp"] or 1),
-        experts=(1, 1) if is_dense(run) else (int(run[f"{phase}moe_tp"] or 1), int(run[f"{phase}moe_ep"] or 1)),
+        expert_parallel=int(run[f"{phase}moe_ep"] or 1),
+        dense=is_dense(run),
         precision=precision,
         kv_precision="bf16" if precision in ("bf16", "fp16") else "fp8",
     )
@@ -88,14 +99,20 @@ def engine_profile(instance: Instance, data_dir: Path) -> Profile:
         NoProfileError: nothing to make it from.
     """
     from envs.hardware.estimate import profile_for
+    from envs.hardware.estimate_moe import expert_profile_for
+    from envs.hardware.layout import Layout
 
     if instance.pipeline_parallel > 1:
         raise NoProfileError(f"no step law for pipeline parallelism (pp {instance.pipeline_parallel})")
-    if instance.data_parallel > 1 or instance.experts != (1, 1):
-        raise NoProfileError("no step law for data or expert parallelism yet")
     version = instance.engine_version or None
-    degrees = (instance.tensor_parallel, instance.precision, instance.kv_precision)
+    names = (instance.model, instance.gpu, instance.engine, version)
+    precisions = (instance.precision, instance.kv_precision)
     try:
-        return profile_for(instance.model, instance.gpu, instance.engine, version, *degrees, data_dir)
+        if instance.dense:
+            if instance.data_parallel > 1:
+                raise NoProfileError("no step law for data-parallel ranks of a dense model")
+            return profile_for(*names, instance.tensor_parallel, *precisions, data_dir)
+        layout = Layout(instance.tensor_parallel, instance.data_parallel, instance.expert_parallel)
+        return expert_profile_for(*names, layout, *precisions, data_dir)
     except (MeasurementError, ProfileError) as error:
         raise NoProfileError(str(error)) from error
