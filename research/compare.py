@@ -90,7 +90,7 @@ def introduction(study: Study) -> str:
 
 def summarise(study: Study, done: Conducted) -> dict[str, Any]:
     """The content of ``summary.json``: rows, differences, winners, words, provenance. Equal runs give an equal one."""
-    from research.evidence import cautions, provenance, ranking, summary, words, worlds
+    from research.evidence import backtests, cautions, provenance, ranking, summary, words, worlds
     from research.trace_choice import pace_unit
 
     trace = study.trace.load()
@@ -120,7 +120,8 @@ def summarise(study: Study, done: Conducted) -> dict[str, Any]:
         "worlds": worlds.verdict(_at_worlds(done), done.worlds),
     }
     out["words"] = [*words.say(out), *ranking.prefix_words(study, trace, reasons)]
-    out["cautions"] = cautions.cautions(study, out)
+    out["backtest"] = backtests.record(study.backtest, trace)
+    out["cautions"] = [backtests.words(out["backtest"]), *cautions.cautions(study, out)]
     out["provenance"] = provenance.of_study(study)
     out["config"] = study.config
     out["runs"] = [{"policy": p, "rate_per_s": rate, "keys": keys} for (p, rate), keys in done.keys.items()]

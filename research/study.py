@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from research.choices import PolicyChoice, with_unique_labels
 from research.errors import ResearchError, nearest
+from research.evidence.backtests import look_up
 from research.evidence.runs import code_version, key_of
 from research.evidence.worlds import in_world
 from research.settings import Settings
@@ -88,6 +89,7 @@ class Study:
     report: bool
     tracking: dict[str, Any]
     config: dict[str, Any]  # as composed, for the record
+    backtest: dict[str, Any] | None = None  # mark of the last backtest of this cluster
 
     @property
     def entrants(self) -> tuple[PolicyChoice, ...]:
@@ -228,6 +230,7 @@ def study_from(config: DictConfig, command: str) -> Study:
         report=number.flag("report"),
         tracking=dict(plain["tracking"]),
         config=plain,
+        backtest=look_up(cluster, None if plain["backtest"] is None else str(plain["backtest"])),
     )
     if study.knee.lowest >= study.knee.highest:
         raise ResearchError("knee.lowest: expected less than knee.highest")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from research.choices import PolicyChoice
-from research.evidence import cautions, ranking, summary, words
+from research.evidence import backtests, cautions, ranking, summary, words
 from research.evidence.summary import Cell
 
 LOADS = ((0.8, 8.0), (1.0, 10.0))
@@ -146,5 +146,6 @@ def study_summary(
         entrants=[PolicyChoice.parse(p, "policies") for p in goodputs], no_shared_prefixes=False
     )
     out["words"] = [*words.say(out), *ranking.prefix_words(study, trace, reasons)]
-    out["cautions"] = cautions.short_windows(out)
+    out["backtest"] = None
+    out["cautions"] = [backtests.words(None), *cautions.short_windows(out)]
     return out
