@@ -6,12 +6,11 @@ eight data-parallel ranks: its step times hold while the others carry as many to
 
 from __future__ import annotations
 
-from functools import lru_cache
 from pathlib import Path
 
 from envs.hardware.estimate import MAX_SEQS, MAX_TOKENS, tables_folder
 from envs.hardware.fit import fit_step_law
-from envs.hardware.gpu import load_gpu
+from envs.hardware.gpu import Gpu, load_gpu
 from envs.hardware.layout import Layout, check_layout, worker_kv_law
 from envs.hardware.model_shape import ModelShape, load_model
 from envs.hardware.profile import Profile
@@ -19,14 +18,9 @@ from envs.hardware.records import fit_record, origin_record, tables_errors
 from envs.hardware.sources.compose_moe import DISTRIBUTION, ExpertComposer, check_plausible_experts
 from envs.hardware.sources.grids import compose_steps
 from envs.hardware.sources.host_time import host_law
-from envs.hardware.sources.moe_tables import ExpertTables, load_expert_tables
+from envs.hardware.sources.moe_tables import load_expert_tables
 from envs.hardware.sources.op_tables import AICONFIGURATOR
 from envs.hardware.sources.table_law import compose_tables, misfit
-
-
-def needs_experts(shape: ModelShape) -> bool:
-    """Whether a model has experts, or layers that do not attend to everything: then its profile is made here."""
-    return shape.experts is not None or any(group.kind != "full" for group in shape.attention)
 
 
 def expert_profile_for(
@@ -57,13 +51,19 @@ def expert_profile_for(
         ProfileError: a model or GPU that is not known, or a model that does not fit.
         MeasurementError: no op tables for it, or times that cannot be.
     """
-    return _profile(model, gpu, engine, version, layout, precision, kv_precision, data_dir.absolute(), utilisation)
+    shape, sheet, home = load_model(model), load_gpu(gpu), data_dir.absolute()
+    key = repr((shape, sheet, engine, version, layout, precision, kv_precision, home, utilisation))  # by content
+    if key not in _made:
+        _made[key] = _profile(shape, sheet, engine, version, layout, precision, kv_precision, home, utilisation)
+    return _made[key]
 
 
-@lru_cache(maxsize=512)
+_made: dict[str, Profile] = {}
+
+
 def _profile(
-    model: str,
-    gpu_name: str,
+    shape: ModelShape,
+    gpu: Gpu,
     engine: str,
     version: str | None,
     layout: Layout,
@@ -72,10 +72,9 @@ def _profile(
     data_dir: Path,
     utilisation: float,
 ) -> Profile:
-    shape, gpu = load_model(model), load_gpu(gpu_name)
     check_layout(shape, layout, precision)
     kv = worker_kv_law(shape, gpu, layout, precision, kv_precision, utilisation)
-    ops = _tables(data_dir, tables_folder(gpu, data_dir), engine, version, model, precision)
+    ops = load_expert_tables(data_dir, tables_folder(gpu, data_dir), engine, version, shape, precision)
     place = (ops, shape, gpu, layout.tensor_parallel, precision, kv_precision, True, version)
     composer = ExpertComposer(*place, layout=layout)
     points = compose_steps(composer, MAX_TOKENS, MAX_SEQS, kv.capacity_tokens)
@@ -113,8 +112,3 @@ def _profile(
         engine_version=version or "",
         tables=tables,
     )
-
-
-@lru_cache(maxsize=32)
-def _tables(data_dir: Path, folder: str, engine: str, version: str | None, model: str, precision: str) -> ExpertTables:
-    return load_expert_tables(data_dir, folder, engine, version, load_model(model), precision)

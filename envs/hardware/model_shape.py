@@ -62,6 +62,11 @@ class ModelShape:
         return sum(group.layers for group in self.attention)
 
     @property
+    def needs_experts(self) -> bool:
+        """Whether it has experts, or layers that do not attend to everything: then it is composed as such."""
+        return self.experts is not None or any(group.kind != "full" for group in self.attention)
+
+    @property
     def expert_layers(self) -> int:
         """Layers whose feed-forward part is experts."""
         return self.layers - self.experts.dense_layers if self.experts else 0

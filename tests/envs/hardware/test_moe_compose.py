@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from envs.hardware.errors import MeasurementError, OutsideError, ProfileError
+from envs.hardware.estimate import profile_for
 from envs.hardware.estimate_moe import expert_profile_for
 from envs.hardware.layout import Layout
 from envs.hardware.model_shape import load_model
@@ -143,3 +144,11 @@ def test_a_layout_that_no_kernel_can_hold_is_refused(public_data):
         expert_profile_for("deepseek-v3", "gb200", "sglang", None, Layout(3, 1, 1), "nvfp4", "fp8", public_data)
     with pytest.raises(ProfileError, match="at most 256 experts"):
         expert_profile_for("deepseek-v3", "gb200", "sglang", None, Layout(1, 512, 512), "nvfp4", "fp8", public_data)
+
+
+def test_one_call_makes_either_kind_of_profile(public_data):
+    place = ("b200_sxm", "trtllm", None, 1, "nvfp4", "fp8", public_data)
+    rank = profile_for("deepseek-v3", *place, attention_dp=8, expert_parallel=8)
+    assert rank is expert_profile_for("deepseek-v3", *place[:3], Layout(1, 8, 8), *place[4:])
+    with pytest.raises(ProfileError, match=r"attention_dp = 8.*dense"):
+        profile_for("qwen3-32b", *place, attention_dp=8)
