@@ -2,7 +2,8 @@
 
 Steps are done in the order given, before zones are cut. The cuts go along: a zone is the same time of the source
 before and after, whatever a step does to the clock; and steps that move or draw requests (superpose, resample) do so
-inside each zone, with sessions cut where it ends. So nothing that was trained on is tested on.
+inside each zone, with sessions cut where it ends, and a retry of what began in train is in no test. So nothing that
+was trained on is tested on.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ def apply_steps(trace: Trace, steps: Sequence[Mapping[str, Any]], *, data_dir: s
         parameters = inspect.signature(act).parameters
         if "cuts_s" in parameters:
             given["cuts_s"] = (cuts_s or transform.zone_cuts(trace))[:2]
-            trace = transform.cut_sessions(trace, given["cuts_s"])
+            if name in _INSIDE:
+                trace = transform.cut_sessions(trace, given["cuts_s"])
         if "context" in parameters:
             given["context"] = _Context(data_dir)
         try:
@@ -160,6 +162,10 @@ STEPS: dict[str, Callable[..., Trace]] = {
     "cancel": transform.cancel,
 }
 """Name -> function; the function says what its arguments mean."""
+
+
+_INSIDE = ("superpose", "resample")
+"""Steps that move or draw requests inside zones, for which sessions end where zones do."""
 
 
 def _known() -> str:

@@ -307,10 +307,16 @@ def test_fixed_cuts_mean_the_same_time_of_the_source_after_any_clock() -> None:
     assert zones(later.trace, later.cuts_s)["validation"].sha256 == parts["validation"].sha256
 
 
-@pytest.mark.parametrize("name", ["superpose", "resample"])
+MOVES: list[dict[str, Any]] = [
+    {"name": "superpose", "copies": 3, "seed": 3},
+    {"name": "resample", "seed": 3},
+    {"name": "cancel", "chance": 1.0, "after_s": 20.0, "retry": 1.0, "retry_after_s": 10.0, "retries": 2, "seed": 3},
+]
+
+
+@pytest.mark.parametrize("step", MOVES, ids=lambda step: str(step["name"]))
 @pytest.mark.parametrize("replay", ["open", "closed"])
-def test_nothing_moves_from_train_to_test(name: str, replay: str) -> None:
-    step = {"name": name, "seed": 3} | ({"copies": 3} if name == "superpose" else {})
+def test_nothing_moves_from_train_to_test(step: dict[str, Any], replay: str) -> None:
     done = apply_steps(labelled_sessions(replay), [step])
     users = {zone: set(part.frame["tenant"]) for zone, part in zones(done.trace, done.cuts_s).items()}
     assert not users["train"] & users["test"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traces.errors import TraceError, nearest
-from traces.transforms.rows import gather_chains, number, rebuild, seeded, shorten_chains
+from traces.transforms.rows import gather_chains, number, rebuild, seeded, shorten_chains, starts
 
 if TYPE_CHECKING:
     from traces.trace import Trace
@@ -27,6 +28,7 @@ def cancel(
     retry_after_s: float = 0.0,
     retries: int = 1,
     seed: int = 0,
+    cuts_s: Sequence[float] = (),
 ) -> Trace:
     """Some clients cancel, and some of those send the request again.
 
@@ -47,6 +49,9 @@ def cancel(
         retry_after_s: pause before that.
         retries: most retries of one request.
         seed: of all draws.
+        cuts_s: end of train and of validation, if any: a retry in test of what began in train is left out, as later
+            turns of a session are by the rule ``apart`` (:func:`traces.transform.cut_zones`). A retry has no session
+            that would tell.
 
     Raises:
         TraceError: an argument out of range, an unknown law, or a trace with cancel times.
@@ -71,13 +76,18 @@ def cancel(
     arrival, index = trace.frame["arrival_s"].to_numpy(), np.arange(len(trace))
     times = drawn(index.size)
     waves = [(index, arrival, times)]
-    lost = 0
+    trained = np.zeros(index.size, np.bool_) if not cuts_s else starts(trace) < cuts_s[0]
+    lost = leaked = 0
     for _ in range(retries if retry > 0 else 0):
         index, arrival, times = waves[-1]
         again = ~np.isnan(times) & (rng.random(index.size) < retry)
         sent = arrival + times + retry_after_s
         kept = again & (sent <= trace.duration_s)
         lost += int((again & ~kept).sum())
+        if cuts_s:
+            leaks = kept & trained[index] & (sent >= cuts_s[1])
+            leaked += int(leaks.sum())
+            kept &= ~leaks
         if not kept.any():
             break
         waves.append((index[kept], sent[kept], drawn(int(kept.sum()))))
@@ -102,4 +112,5 @@ def cancel(
         f"{int(new.sum())} of them retries (chance {retry:g}, {retry_after_s:g} s later, at most {retries}), "
         f"seed {seed}" + (f"; {lost} retries after the end left out" if lost else "")
     )
+    note += f"; {leaked} retries in test of sessions in train left out" if leaked else ""
     return rebuild(trace, frame, f"{trace.name}~cancelled", note, offsets=offsets, ids=ids)
