@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from envs.hardware.errors import ProfileError, nearest
+from envs.hardware.hf_experts import EXPERT_READERS, text_config
 
 QK_NORM = {
     "LlamaForCausalLM": False,
@@ -32,25 +33,28 @@ def read_config(path: Path) -> dict[str, Any]:
         path: a ``config.json``; the model is named after ``_name_or_path`` inside it, or its folder.
 
     Raises:
-        ProfileError: no such file, no JSON, an architecture that is not known as dense, a missing key.
+        ProfileError: no such file, no JSON, an architecture that is not known, a missing key.
     """
-    config = _read(path)
-    architecture = (config.get("architectures") or ["none"])[0]
-    if architecture not in QK_NORM:
+    whole = _read(path)
+    config = text_config(whole)
+    architecture = (whole.get("architectures") or ["none"])[0]
+    known = (*QK_NORM, *EXPERT_READERS)
+    if architecture not in known:
         raise ProfileError(
-            f"{path}: architectures = {architecture!r}{nearest(str(architecture), QK_NORM)}: expected a dense decoder, "
-            f"one of {', '.join(QK_NORM)}; write other shapes as YAML"
+            f"{path}: architectures = {architecture!r}{nearest(str(architecture), known)}: expected a dense decoder or "
+            f"a known one of experts: {', '.join(known)}; write other shapes as YAML"
         )
     windowed = config.get("sliding_window") is not None and config.get("use_sliding_window", True)
-    if windowed:
+    if windowed and architecture in QK_NORM:
         raise ProfileError(
             f"{path}: sliding_window = {config['sliding_window']!r}: expected full attention in all layers"
         )
     for key in (*KEYS.values(), "num_hidden_layers"):
         if key not in config:
             raise ProfileError(f"{path}: {key} is missing{nearest(key, config)}")
-    name = str(config.get("_name_or_path") or path.resolve().parent.name)
-    head_dim = config.get("head_dim")
+    name = str(whole.get("_name_or_path") or path.resolve().parent.name)
+    more = EXPERT_READERS[architecture](path, config) if architecture in EXPERT_READERS else {}
+    head_dim = more.get("head_dim", config.get("head_dim"))
     if head_dim is None:
         head_dim = _divided(path, config, "hidden_size", "num_attention_heads")
     return {
@@ -59,9 +63,10 @@ def read_config(path: Path) -> dict[str, Any]:
         "kv_heads": config.get("num_key_value_heads", config["num_attention_heads"]),
         "head_dim": head_dim,
         "tied_embeddings": config.get("tie_word_embeddings", False),
-        "qk_norm": QK_NORM[architecture],
+        "qk_norm": QK_NORM.get(architecture, False),
         "attention": [{"kind": "full", "layers": config["num_hidden_layers"]}],
         "source": {"name": f"{name} config.json"},
+        **more,
     }
 
 

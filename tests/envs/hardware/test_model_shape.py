@@ -120,7 +120,7 @@ def test_heads_of_a_config_share_the_hidden_width_where_it_says_nothing_else(tmp
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"architectures": ["Qwen3MoeForCausalLM"]}, "Qwen3MoeForCausalLM.*dense"),
+        ({"architectures": ["MambaForCausalLM"]}, "MambaForCausalLM.*dense"),
         ({"vocab_size": ...}, "vocab_size is missing"),
         ({"sliding_window": 4096, "use_sliding_window": True}, "sliding_window = 4096"),
         ({"hidden_size": "wide"}, "hidden = 'wide'"),
