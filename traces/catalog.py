@@ -88,9 +88,14 @@ def _load_entry(entry: Entry, data_dir: str | Path | None, options: Mapping[str,
 
 
 def fixed_cuts(trace: Trace) -> tuple[float, float, float] | None:
-    """The end of each zone in seconds, where the catalogue fixes it for the trace of this name."""
+    """The end of each zone in seconds, where the catalogue fixes it: for its own trace, as it was loaded.
+
+    A file that merely has the name, or a trace to which something was done, has none.
+    """
     entry = ENTRIES.get(trace.name)
-    return None if entry is None else entry.cuts_s
+    if entry is None or not trace.provenance or not trace.provenance[-1].startswith(f"{entry.source}; "):
+        return None
+    return entry.cuts_s
 
 
 def zones(
@@ -103,8 +108,8 @@ def zones(
 
     Args:
         trace: the trace.
-        cuts_s: end of each zone; None: those of the catalogue for a trace of this name. A trace that was changed
-            has another name: :func:`traces.steps.apply_steps` says where its cuts went.
+        cuts_s: end of each zone; None: those of the catalogue for its own trace. Of one that was changed
+            :func:`traces.steps.apply_steps` says where its cuts went.
         across: rule for sessions that cross a cut; None: ``apart`` in open replay, ``whole`` otherwise.
 
     Raises:

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,10 +26,15 @@ if TYPE_CHECKING:
 PIECE_BYTES = 1 << 16
 TIMEOUT_S = (10.0, 60.0)  # to connect, between two pieces
 TRIES = 4
+HEAD_BYTES = 1024
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 Progress = Callable[[int, int | None], None]
 """Called with (bytes there, bytes in all or None)."""
+
+
+class NotThereError(TraceError):
+    """The server answers, and has no such file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,40 @@ def mirrored(mirror: str, saved_as: str) -> str:
     return f"{mirror.rstrip('/')}/{quote(saved_as)}"
 
 
+def fetch_first(
+    places: Mapping[str, str],
+    folder: Path,
+    sha256: Mapping[str, str],
+    *,
+    progress: Progress | None = None,
+    pause_s: float = 1.0,
+) -> tuple[Fetched, str]:
+    """Download the first of several files that a server has.
+
+    Args:
+        places: path below ``folder`` -> address, in the order in which they are asked for; at least one.
+        folder: where it goes.
+        sha256: file name -> expected hash, as far as known.
+        progress: see :func:`fetch`.
+        pause_s: see :func:`fetch`.
+
+    Returns:
+        what was downloaded, and its address.
+
+    Raises:
+        TraceError: see :func:`fetch`; of the last one where none is there.
+    """
+    missing: NotThereError | None = None
+    for path, url in places.items():
+        try:
+            known = sha256.get(Path(path).name)
+            return fetch(url, folder / path, sha256=known, progress=progress, pause_s=pause_s), url
+        except NotThereError as error:
+            missing = error
+    assert missing is not None
+    raise missing
+
+
 def fetch(
     url: str, path: Path, *, sha256: str | None = None, progress: Progress | None = None, pause_s: float = 1.0
 ) -> Fetched:
@@ -80,7 +119,7 @@ def fetch(
         before = part.stat().st_size if part.exists() else 0
         resumed = _download(url, part, progress, pause_s)
         digest = _sha256(part)
-        _refuse_pointer(url, part)
+        _refuse_no_data(url, part)
         if sha256 is not None and digest != sha256:
             _forget(part)
             expected = f"bytes with sha256 {sha256}; what came was deleted"
@@ -111,7 +150,9 @@ def _download(url: str, part: Path, progress: Progress | None, pause_s: float) -
                 problem = error
             except (requests.exceptions.Timeout, requests.exceptions.ChunkedEncodingError, _BrokenOffError) as error:
                 problem = error
-            except requests.exceptions.RequestException as error:
+            except (requests.exceptions.RequestException, ValueError) as error:  # ValueError: an address that is none
+                if isinstance(error, TraceError):
+                    raise
                 raise TraceError(file=url, value=str(error), expected="a file that can be fetched") from error
             kept = part.exists()
     there = part.stat().st_size if part.exists() else 0
@@ -133,15 +174,16 @@ def _attempt(session: Any, url: str, part: Path, progress: Progress | None) -> b
             raise _BrokenOffError("the server has no such range: begun anew")
         if answer.status_code >= 500 or answer.status_code == 429:
             raise _BrokenOffError(f"HTTP {answer.status_code} {answer.reason}")
-        if answer.status_code >= 400:
+        if answer.status_code >= 400 or answer.status_code not in (200, 206):
             expected = "an address that can be read (give another place with mirror=URL)"
-            raise TraceError(file=url, value=f"HTTP {answer.status_code} {answer.reason}", expected=expected)
+            kind = NotThereError if answer.status_code in (404, 410) else TraceError
+            raise kind(file=url, value=f"HTTP {answer.status_code} {answer.reason}", expected=expected)
         goes_on = answer.status_code == 206 and _range_start(answer) == there
         if answer.status_code == 206 and not goes_on:
             _forget(part)
             raise _BrokenOffError("the server sent another range than asked for")
-        length = answer.headers.get("Content-Length")
-        total = None if length is None else int(length) + (there if goes_on else 0)
+        length = answer.headers.get("Content-Length", "")
+        total = int(length) + (there if goes_on else 0) if length.isdigit() else None
         _note(part, url, answer)
         _receive(answer, part, there if goes_on else 0, total, progress)
     return goes_on
@@ -164,7 +206,7 @@ def _receive(answer: Response, part: Path, done: int, total: int | None, progres
 
 def _keep_https(answer: Response, **_: Any) -> None:
     target = answer.headers.get("Location", "")
-    if answer.is_redirect and urlsplit(answer.url).scheme == "https" and urlsplit(target).scheme == "http":
+    if answer.is_redirect and urlsplit(answer.url).scheme == "https" and target.lower().startswith("http:"):
         raise TraceError(file=answer.url, value=target, expected="a redirect that stays on HTTPS")
 
 
@@ -204,11 +246,18 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _refuse_pointer(url: str, part: Path) -> None:
+def _refuse_no_data(url: str, part: Path) -> None:
+    """An empty file, a web page or a Git LFS pointer is what a server sends in place of a trace."""
     with part.open("rb") as stream:
-        head = stream.read(len(LFS_POINTER))
-    if head == LFS_POINTER:
+        head = stream.read(HEAD_BYTES)
+    page = head.lstrip().lower()
+    what = None
+    if not head:
+        what = "an empty file"
+    elif head.startswith(LFS_POINTER):
+        what = "a Git LFS pointer"
+    elif page.startswith((b"<!doctype html", b"<html")):
+        what = "a web page"
+    if what is not None:
         _forget(part)
-        raise TraceError(
-            file=url, value="a Git LFS pointer", expected="the file itself (give its place with mirror=URL)"
-        )
+        raise TraceError(file=url, value=what, expected="the file itself (give its place with mirror=URL)")

@@ -28,6 +28,7 @@ def run(config: DictConfig, out: Path) -> dict[str, Any]:
     trace = choice.load()
     stem = re.sub(r"[^A-Za-z0-9._-]+", "_", Path(choice.name).name.split(".")[0]) + ("-steps" if choice.steps else "")
     path = out / f"{stem}.parquet"
+    trace = trace.named(trace.name, "converted: a file of its own, whose zones are shares of its duration")
     canonical.write(trace, path)
     print(f"{trace}\nsha256 {trace.sha256}\nwritten: {path} ({path.stat().st_size:,} bytes)")
     summary = {

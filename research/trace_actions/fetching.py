@@ -24,7 +24,7 @@ def run(config: DictConfig, out: Path) -> dict[str, Any]:
     from traces.catalog import default_data_dir, find_file
     from traces.entries import ENTRIES
     from traces.errors import TraceError
-    from traces.fetch import Fetched, fetch, mirrored
+    from traces.fetch import Fetched, fetch_first, mirrored
     from traces.source import read_source
 
     name = str(config.trace.name)
@@ -47,19 +47,24 @@ def run(config: DictConfig, out: Path) -> dict[str, Any]:
         state = "unverified" if known is None else "verified" if known == source.sha256 else "other bytes than known"
         print(f"{name} is there already: {found} ({state}); delete it to fetch it again")
         fetched = Fetched(found, source.file.stat().st_size, source.sha256, state == "verified", 0)
-        url = None
+        url: str | None = None
     else:
         if config.mirror is None and entry.url is None:
             raise ResearchError(
                 f"action=fetch: {name} cannot be had by one download; get {entry.source} and put it at "
                 f"{folder / saved_as}, or give mirror=URL of a server that has {saved_as}"
             )
-        url = mirrored(str(config.mirror), saved_as) if config.mirror is not None else str(entry.url)
-        if urlsplit(url).scheme == "http":
+        if config.mirror is None:
+            places = {saved_as: str(entry.url)}
+        else:
+            files = [file for file in entry.files if not file.startswith(f"{saved_as}/")]
+            places = {file: mirrored(str(config.mirror), file) for file in dict.fromkeys([*files, saved_as])}
+        if any(urlsplit(url).scheme == "http" for url in places.values()):
             print("note: over plain HTTP, as the mirror says: the bytes could be changed on the way", file=sys.stderr)
-        print(f"{entry.source}\nlicence {entry.licence}; cite {entry.citation}\nfrom {url}")
-        with _shown(saved_as) as progress:
-            fetched = fetch(url, folder / saved_as, sha256=entry.sha256.get(Path(saved_as).name), progress=progress)
+        print(f"{entry.source}\nlicence {entry.licence}; cite {entry.citation}")
+        with _shown(name) as progress:
+            fetched, url = fetch_first(places, folder, entry.sha256, progress=progress)
+        print(f"from {url}")
         state = "verified" if fetched.verified else "unverified: the catalogue knows no hash of this file"
         print(f"{fetched.path}: {fetched.size_bytes:,} bytes, sha256 {fetched.sha256}, {state}")
     print(f"next: python -m research.traces action=describe trace={name}" + _where(config))

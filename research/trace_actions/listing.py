@@ -14,12 +14,12 @@ KEYS: tuple[str, ...] = ()
 def run(config: DictConfig, out: Path) -> dict[str, Any]:
     """Print the catalogue."""
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from traces.catalog import ENTRIES, find_file
     from traces.errors import TraceError
 
-    table = Table("trace", "format", "licence", "at hand", "from")
+    table = Table(Column("trace", no_wrap=True), "format", "licence", "at hand", "from")
     rows = {}
     for entry in ENTRIES.values():
         try:
@@ -39,7 +39,9 @@ def run(config: DictConfig, out: Path) -> dict[str, Any]:
             "sha256": dict(entry.sha256),
             "cuts_s": entry.cuts_s,
         }
-    Console().print(table)
+    console = Console()
+    # Names are there to be copied: a pipe has no width that could cut them.
+    (console if console.is_terminal else Console(width=200)).print(table)
     print(
         "what to cite and to know of each is in the summary; fetch: python -m research.traces action=fetch trace=NAME"
     )

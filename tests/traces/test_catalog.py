@@ -71,6 +71,14 @@ def test_traces_without_cuts_are_split_by_shares(tmp_path: Path) -> None:
     assert {zone: len(part) for zone, part in zones(trace).items()} == {"train": 40, "validation": 20, "test": 40}
 
 
+def test_a_file_that_merely_has_a_name_of_the_catalogue_has_no_fixed_cuts(tmp_path: Path) -> None:
+    folder = azure_folder(tmp_path, 3000)
+    file = folder / "traces" / "azure2023" / "AzureLLMInferenceTrace_conv.csv"
+    mine = load_trace(file.rename(tmp_path / "azure_conv.csv"))
+    assert mine.name == "azure_conv"
+    assert {zone: len(part) for zone, part in zones(mine).items()} == {"train": 1200, "validation": 600, "test": 1200}
+
+
 def test_a_catalogue_name_takes_reader_options_and_its_own_format_only(tmp_path: Path) -> None:
     folder = azure_folder(tmp_path, 10)
     assert len(load_trace("azure_conv", "azure", folder, sort=True)) == 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ class Site:
     errors: list[int] = field(default_factory=list)
     ranges: bool = True
     etag: str | None = '"one"'
+    length: str | None = None
     asked: list[tuple[str, str | None]] = field(default_factory=list)
 
 
@@ -68,7 +70,7 @@ def site() -> Iterator[Site]:
                 self.send_response(200)
             if site.etag:
                 self.send_header("ETag", site.etag)
-            self.send_header("Content-Length", str(len(body) - start))
+            self.send_header("Content-Length", site.length or str(len(body) - start))
             self.end_headers()
             end = start + site.breaks.pop(0) if site.breaks else len(body)
             self.wfile.write(body[start:end])
@@ -213,6 +215,25 @@ def test_a_git_lfs_pointer_is_not_the_data(site: Site, tmp_path: Path) -> None:
     assert leftovers(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [(b"", "an empty file"), (b"  <!DOCTYPE html><p>log in</p>", "a web page"), (b"<html>", "a web page")],
+)
+def test_what_servers_send_in_place_of_a_trace_is_refused(site: Site, tmp_path: Path, body: bytes, what: str) -> None:
+    site.files["/x.csv"] = body
+    with pytest.raises(TraceError, match=what):
+        fetch(f"{site.address}/x.csv", tmp_path / "x.csv", pause_s=0)
+    assert leftovers(tmp_path) == []
+
+
+def test_a_length_and_an_address_that_are_none(site: Site, tmp_path: Path) -> None:
+    site.length = "abc"
+    assert fetch(f"{site.address}/x.csv", tmp_path / "x.csv", pause_s=0).size_bytes == len(BODY)
+    site.redirects = {"/old.csv": "http://[bad"}
+    with pytest.raises(TraceError, match="a file that can be fetched"):
+        fetch(f"{site.address}/old.csv", tmp_path / "y.csv", pause_s=0)
+
+
 def test_no_server_and_no_address(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="unbroken download"):
         fetch("http://127.0.0.1:9/x", tmp_path / "x", pause_s=0)
@@ -248,6 +269,19 @@ def test_the_command_fetches_from_a_mirror_and_the_trace_loads(
     assert main([*words, f"mirror={site.address}/data/"]) == 0
     assert "there already" in capsys.readouterr().out
     assert len(site.asked) == asked
+
+
+def test_a_mirror_of_the_data_folder_gives_the_part_with_the_known_hash(
+    site: Site, tmp_path: Path, public_data: Path
+) -> None:
+    from research.traces import main
+
+    part = ENTRIES["azure_code"].files[0]
+    site.files[f"/{part}"] = (public_data / part).read_bytes()
+    words = ["action=fetch", "trace=azure_code", f"data_dir={tmp_path}/data", f"out={tmp_path}/out"]
+    assert main([*words, f"mirror={site.address}"]) == 0
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["verified"]
+    assert (tmp_path / "data" / part).is_file()
 
 
 def test_the_command_says_what_it_cannot_fetch(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.traces.test_transform import labelled_sessions, sessions_trace
 from traces import Trace, TraceError, transform
-from traces.catalog import fixed_cuts, zones
+from traces.catalog import ENTRIES, fixed_cuts, zones
 from traces.describe import ideal_hit_share
 from traces.steps import STEPS, apply_steps, arguments
 
@@ -294,7 +294,9 @@ def test_the_order_of_steps_matters() -> None:
 
 def test_fixed_cuts_mean_the_same_time_of_the_source_after_any_clock() -> None:
     trace = sessions_trace("open", n=400, turns=1)
-    trace = Trace.build("azure_conv", trace.frame.with_columns(pl.col("arrival_s") * 24), duration_s=2400.0)
+    told = [f"{ENTRIES['azure_conv'].source}; as the catalogue says it"]
+    frame = trace.frame.with_columns(pl.col("arrival_s") * 24)
+    trace = Trace.build("azure_conv", frame, duration_s=2400.0, provenance=told)
     assert fixed_cuts(trace) == (960.0, 1440.0, 2400.0)
     plain = zones(trace)
     scaled = apply_steps(trace, [{"name": "rate", "factor": 4}])
