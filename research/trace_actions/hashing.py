@@ -77,7 +77,7 @@ def run(config: DictConfig, out: Path) -> dict[str, Any]:
     print(
         f"{found['requests']:,} requests, {found['prompt_tokens']:,} prompt and {found['output_tokens']:,} output "
         f"tokens, {found['blocks']:,} blocks of {block} tokens, {found['distinct_blocks']:,} of them distinct\n"
-        f"written to {out / NAME}; next: python -m research.compare trace.path={out / NAME} trace.format=table"
+        f"written to {out / NAME}; next: python -m research.compare trace.path={out / NAME}"
     )
     return {"file": str(out / NAME), **head, **found, "notes": notes}
 

@@ -62,7 +62,17 @@ def test_bad_metadata(tmp_path: Path) -> None:
         with pytest.raises(TraceError):
             load_trace(changed(tmp_path, **{key: None}))
     with pytest.raises(TraceError, match="format=table"):
-        load_trace(write(tmp_path, "c.parquet", parquet(pl.DataFrame({"x": [1]}))))
+        load_trace(write(tmp_path, "c.parquet", parquet(pl.DataFrame({"x": [1]}))), format="pdgym")
+
+
+def test_a_parquet_without_our_metadata_is_a_table(tmp_path: Path) -> None:
+    plain = pl.DataFrame({"arrival_s": [0.0, 1.5], "prompt_tokens": [5, 6], "output_tokens": [1, 2]})
+    trace = load_trace(write(tmp_path, "c.parquet", parquet(plain)))
+    assert trace.frame["prompt_tokens"].to_list() == [5, 6]
+    with pytest.raises(TraceError, match=r"prompt_tokens.*trace\.options\.columns"):
+        load_trace(write(tmp_path, "d.parquet", parquet(plain.rename({"prompt_tokens": "n"}))))
+    with pytest.raises(TraceError, match="version 1"):
+        load_trace(changed(tmp_path, version=2))
 
 
 def test_bad_chains(tmp_path: Path) -> None:

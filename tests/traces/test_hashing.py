@@ -239,7 +239,7 @@ def test_settings_that_are_wrong_are_told(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_the_table_reader_takes_it(tmp_path: Path) -> None:
-    trace = load_trace(run(tmp_path) / "hashed.parquet", format="table")
+    trace = load_trace(run(tmp_path) / "hashed.parquet")
     chains = [trace.chain(row).tolist() for row in range(3)]
     assert trace.prefix_block_tokens == 16
     assert [len(chain) for chain in chains] == [len(chain) for chain in hashes(tmp_path / "out")]

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from traces.readers.columns import parquet_table, sound_parquet
+from traces.errors import TraceError
+from traces.readers.columns import PARQUET_MAGIC, parquet_table, sound_parquet
 from traces.readers.format import Format
 from traces.source import Source
 from traces.trace import Trace
@@ -117,8 +118,17 @@ def _head(source: Source) -> dict[str, Any]:
 
 
 def sniff(name: str, head: bytes) -> bool:
-    """True for a Parquet file: the metadata are at its end, and reading says if they are not ours."""
-    return head.startswith(b"PAR1")
+    """True for a Parquet file, which :func:`marked` then looks into: metadata are at the end of one."""
+    return head.startswith(PARQUET_MAGIC)
 
 
-FORMAT = Format("pdgym", read, sniff, "the project's own Parquet")
+def marked(source: Source) -> bool:
+    """True if the file has this project's metadata, of whatever version."""
+    try:
+        with sound_parquet(source) as file:
+            return KEY in pl.read_parquet_metadata(file)
+    except TraceError:
+        return False  # whoever reads it says what is wrong with it
+
+
+FORMAT = Format("pdgym", read, sniff, "the project's own Parquet", marked)

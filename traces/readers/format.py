@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from traces.source import Source
 from traces.trace import Trace
 
 
@@ -18,12 +19,18 @@ class Format:
         read: ``read(source: Source, **options) -> Trace``; its keyword arguments are the options.
         sniff: ``sniff(file name, first bytes) -> bool``; the first bytes are those of :attr:`Source.head`.
         summary: one line.
+        confirm: ``confirm(source) -> bool``, asked where ``sniff`` says yes, of a mark that is not in the first bytes.
     """
 
     name: str
     read: Callable[..., Trace]
     sniff: Callable[[str, bytes], bool]
     summary: str
+    confirm: Callable[[Source], bool] | None = None
+
+    def recognises(self, source: Source) -> bool:
+        """True if the input shows that it is of this format."""
+        return self.sniff(source.path.name, source.head) and (self.confirm is None or self.confirm(source))
 
     @property
     def options(self) -> tuple[str, ...]:

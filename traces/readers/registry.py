@@ -6,6 +6,7 @@ import importlib
 
 from traces.errors import TraceError, nearest
 from traces.readers.format import Format
+from traces.readers.options import checked
 from traces.source import Source
 from traces.trace import Trace
 
@@ -28,8 +29,8 @@ MODULES = (
     "agentic_json",
     "gateway",
     "sharegpt",
-    "table",
     "canonical",
+    "table",
 )
 """Reader modules, in the order in which they are asked whether a file is theirs: the strictest first."""
 
@@ -49,7 +50,7 @@ def get_format(name: str, file: str = "format") -> Format:
 def guess_format(source: Source) -> Format:
     """The first format that recognises the input."""
     for candidate in FORMATS.values():
-        if candidate.sniff(source.path.name, source.head):
+        if candidate.recognises(source):
             return candidate
     raise source.error(
         f"a known format; say which with trace.format=, one of {', '.join(FORMATS)}", value=source.head[:40]
@@ -57,9 +58,9 @@ def guess_format(source: Source) -> Format:
 
 
 def read_with(source: Source, form: Format, options: dict[str, object]) -> Trace:
-    """Read with options checked by name."""
+    """Read with options checked by name, type and range (:mod:`traces.readers.options`)."""
     for option in options:
         if option not in form.options:
             expected = f"an option of format {form.name} ({', '.join(form.options)}){nearest(option, form.options)}"
             raise source.error(expected, column=f"trace.options.{option}", value=options[option])
-    return form.read(source, **options)
+    return form.read(source, **checked(source, form.read, options))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from traces.check import BY_NAME
 from traces.readers import durations, hash_lists, stamps, table_chains
+from traces.readers.columns import PARQUET_MAGIC
 from traces.readers.format import Format
 from traces.readers.inputs import read_inputs
 from traces.readers.log import Log, first_line
@@ -236,8 +237,8 @@ def _need_think(source: Source, rows: Mapping[str, pl.Series], turns: Turns | No
 
 
 def sniff(name: str, head: bytes) -> bool:
-    """True if the header has the three columns that a trace needs, under their own names."""
-    return recognised(first_line(head))
+    """True for a header with the three columns that a trace needs, under their own names, and for any Parquet."""
+    return head.startswith(PARQUET_MAGIC) or recognised(first_line(head))
 
 
 FORMAT = Format("table", read, sniff, "any CSV or Parquet through a column map")
