@@ -7,6 +7,7 @@ at a prompt needs: one clear line instead of a traceback, the nearest valid name
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +27,7 @@ from research.errors import ResearchError, nearest
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
+BROKEN_PIPE = 141
 LAYOUT = re.compile(r"^(\d+p\d+d|colocated\d+|split\d+)$")
 
 
@@ -39,8 +41,8 @@ def run_command(
 ) -> int:
     """Compose ``conf/<name>.yaml`` with the command line, call ``run`` and return the exit code.
 
-    Exit codes: 0 done, 2 a mistake of the user's that is told in one line, 130 interrupted. Other exceptions are
-    ours and keep their traceback.
+    Exit codes: 0 done, 2 a mistake of the user's that is told in one line, 130 interrupted, 141 nobody reads the output
+    any more. Other exceptions are ours and keep their traceback.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     _show_line_by_line()
@@ -63,6 +65,10 @@ def run_command(
     except KeyboardInterrupt:
         print("\nstopped: finished runs are kept, the same command goes on from there", file=sys.stderr)
         return INTERRUPTED
+    except BrokenPipeError:
+        # Who reads our output has enough of it (`| head`). What is left to flush at exit must go nowhere, too.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
 
 
 def user_errors() -> Iterator[type[Exception]]:

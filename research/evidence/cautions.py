@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from research.conduct import Conducted
     from research.study import Study
 
+LEAST_EXTRAPOLATED = 0.001
+"""Fewer steps than this share outside the fitted range are not worth a warning."""
+
 LIVES_PER_WINDOW = 10.0
 """A window shorter than so many mean end-to-end times is still filling up, or draining, for much of its length."""
 
@@ -46,7 +49,13 @@ def lengths(summary: Mapping[str, Any]) -> str:
 
 def cautions(study: Study, summary: Mapping[str, Any]) -> list[str]:
     """All warnings about a study, in sentences."""
-    return [*short_windows(summary), *idle_timers(study), *cancels(study), *replays(study, summary)]
+    return [
+        *short_windows(summary),
+        *extrapolated(summary),
+        *idle_timers(study),
+        *cancels(study),
+        *replays(study, summary),
+    ]
 
 
 def short_windows(summary: Mapping[str, Any]) -> list[str]:
@@ -65,6 +74,22 @@ def short_windows(summary: Mapping[str, Any]) -> list[str]:
         f"Windows are shorter than {LIVES_PER_WINDOW:.0f} times the end-to-end time of {summary['reference']}'s "
         f"requests at {', '.join(short)}: figures of overload there are those of a transient. "
         "Fewer windows or a longer trace make them longer."
+    ]
+
+
+def extrapolated(summary: Mapping[str, Any]) -> list[str]:
+    """Steps that took more tokens, decodes or context than were measured, at the load where they are most."""
+    shares = [
+        (row["estimate"], row["policy"])
+        for row in summary["rows"]
+        if row["metric"] == "extrapolated_steps_share" and row["estimate"]
+    ]
+    if not shares or max(shares)[0] < LEAST_EXTRAPOLATED:
+        return []
+    share, policy = max(shares)
+    return [
+        f"Up to {share:.1%} of engine steps ({policy}) lie outside the range in which the step law was fitted (more "
+        "tokens, decodes, context or KV tokens than measured): their times are extrapolated."
     ]
 
 

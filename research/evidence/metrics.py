@@ -83,6 +83,7 @@ def measure(result: SimResult, interval: Interval) -> Metrics:
     out |= worker_metrics(result)
     out["span_s"] = result.span_s
     out["decisions"] = float(result.decisions)
+    out["extrapolated_steps_share"] = result.extrapolated_share
     out["gpus"] = float(result.gpus)
     return {name: None if value is None or value != value else float(value) for name, value in out.items()}
 

@@ -104,5 +104,6 @@ def result(
         tbt_counts=counts,
         span_s=span_s,
         decisions=len(rows),
+        extrapolated_share=None,
         gpus=8,
     )

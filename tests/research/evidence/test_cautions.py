@@ -90,3 +90,14 @@ def test_a_replay_says_what_it_is_and_where_its_rate_is_not_the_recorded_one(tmp
     assert f"replayed at another rate. rate_per_s={own!r} replays them as they were." in rate
     assert cautions.idle_timers(made) == []
     assert cautions.replays(study(), summary) == []
+
+
+def test_steps_outside_the_fitted_range_are_told_where_they_are_most():
+    def made(**shares):
+        rows = [{"metric": "extrapolated_steps_share", "policy": p, "estimate": share} for p, share in shares.items()]
+        return cautions.extrapolated({"rows": rows})
+
+    assert made(guard=None, static=None) == []
+    assert made(guard=0.0, static=0.0004) == []
+    (line,) = made(guard=0.02, static=0.125)
+    assert line.startswith("Up to 12.5% of engine steps (static) lie outside the range")
