@@ -21,7 +21,6 @@ from operator import mul
 from envs.hardware.errors import ProfileError
 from envs.hardware.profile import Profile
 
-
 HARDLY_ANY = 1e-9
 
 

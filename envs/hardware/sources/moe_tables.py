@@ -15,7 +15,8 @@ A point that several kernels were measured for takes the fastest kernel's time: 
 engine, and guides set it by load. More tokens than any measured run in several passes of equal size, as engines do.
 
 Where a table lacks what an engine runs, another engine's rows of the same kernel stand in: TensorRT-LLM's
-own Blackwell kernels for experts in fp8 blocks are in SGLang's table only (``flashinfer_trtllm``). Behind DeepEP,
+own Blackwell kernels for experts in fp8 blocks, and for mxfp4 with 8-bit activations (which vLLM's guide for gpt-oss
+on Blackwell switches on, too), are in full in SGLang's table only (``flashinfer_trtllm``). Behind DeepEP,
 experts run on tokens that are already sorted, by kernels with tables of their own (``wideep``) where there are any.
 """
 
@@ -46,7 +47,12 @@ EXPERT_DTYPES = {
     "mxfp4": ("w4a8_mxfp4_mxfp8", "w4a16_mxfp4"),
 }
 """Precision of experts -> the tables' dtypes; where several, the faster kernel counts here too."""
-STAND_IN = {("trtllm", "fp8_block"): "sglang"}
+STAND_IN = {
+    ("trtllm", "fp8_block"): "sglang",
+    ("trtllm", "w4a8_mxfp4_mxfp8"): "sglang",
+    ("vllm", "w4a8_mxfp4_mxfp8"): "sglang",
+}
+"""(engine, dtype) -> the engine whose rows of the same kernels are read too."""
 BEHIND_DEEPEP = ("wideep_generation_moe_perf.parquet", "wideep_context_moe_perf.parquet")
 NODE_GPUS = 8
 """GPUs that collectives were measured on at most."""
@@ -292,7 +298,7 @@ def load_expert_tables(
         for (whose, dtype), other in STAND_IN.items():
             if whose == engine and there("moe", other, "moe_perf.parquet"):
                 path = relative("moe", other, "moe_perf.parquet", None)
-                tables[f"moe experts {dtype}"] = _read_experts(home, path, shape)
+                tables[f"moe experts {dtype}"] = _read_experts(home, path, shape, needed=False)
         for file in BEHIND_DEEPEP:
             if engine == "sglang" and there("moe", engine, file):
                 tables |= {file: _read_experts(home, relative("moe", engine, file, version), shape, needed=False)}
