@@ -51,6 +51,8 @@ def apply_steps(trace: Trace, steps: Sequence[Mapping[str, Any]], *, data_dir: s
     Raises:
         TraceError: an unknown step or argument (with the nearest), or one that does not fit the trace.
     """
+    if isinstance(steps, str | Mapping) or not isinstance(steps, Sequence):
+        raise TraceError(file="trace.steps", value=steps, expected="a list such as [{name: thin, keep: 0.5}]")
     cuts_s = catalog.fixed_cuts(trace)
     for i, step in enumerate(steps):
         where = f"trace.steps[{i}]"
@@ -120,7 +122,7 @@ def _merge(
         others = [others]
     if not isinstance(others, Sequence):
         raise TraceError(file=trace.name, column="others", value=others, expected="a list of traces")
-    parts = {label or trace.name: trace}
+    parts = {trace.name if label is None else str(label): trace}
     for item in others:
         name, other = _other(trace, {"name": item} if isinstance(item, str) else item, context)
         if name in parts:
@@ -141,8 +143,14 @@ def _other(trace: Trace, item: Any, context: _Context) -> tuple[str, Trace]:
         if key not in _OTHER:
             expected = f"one of {', '.join(_OTHER)}{nearest(str(key), _OTHER)}"
             raise TraceError(file=trace.name, column=f"others.{key}", value=item[key], expected=expected)
-    path, options = item.get("path"), item.get("options") or {}
-    where, form = (item["name"], None) if path is None else (Path(str(path)), item.get("format"))
+    path, options, form = item.get("path"), item.get("options") or {}, item.get("format")
+    named = isinstance(options, Mapping) and all(isinstance(key, str) for key in options)
+    if not named or {"name", "format", "data_dir"} & set(options):  # those are no reader's
+        expected = "a mapping of the reader's options by name"
+        raise TraceError(file=trace.name, column="others.options", value=options, expected=expected)
+    if form is not None and not isinstance(form, str):
+        raise TraceError(file=trace.name, column="others.format", value=form, expected="the name of a format")
+    where = str(item["name"]) if path is None else Path(str(path))
     loaded = catalog.load_trace(where, form, context.data_dir, **options)
     loaded = apply_steps(loaded, item.get("steps") or [], data_dir=context.data_dir).trace
     return str(item.get("label") or item.get("name") or Path(str(path)).name.split(".")[0]), loaded

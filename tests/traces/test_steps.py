@@ -353,6 +353,25 @@ WRONG: list[tuple[Any, str]] = [
     ({"name": "cancel", "chance": 0.5, "after_s": 0}, "after_s"),
     ({"name": "window", "start_s": "a", "end_s": 3}, "start_s"),
     ({"name": "merge", "others": 3}, "list of traces"),
+    ({"name": "merge", "others": [{"name": 5}]}, "5: expected"),
+    ({"name": "merge", "others": [{"name": "default", "options": 5}]}, r"others\.options"),
+    ({"name": "merge", "others": [{"name": "default", "options": {5: 5}}]}, r"others\.options"),
+    ({"name": "merge", "others": [{"name": "default", "options": {"format": "azure"}}]}, r"others\.options"),
+    ({"name": "merge", "others": [{"name": "default", "steps": 5}]}, r"trace\.steps: found 5, expected a list"),
+    ({"name": "merge", "others": [{"path": "x.csv", "format": 5}]}, r"others\.format"),
+    ({"name": "filter", "classes": []}, "a list of names"),
+    ({"name": "filter", "tenants": {"a": 1}}, "a list of names"),
+    ({"name": "filter", "models": 0}, "a column 'model'"),
+    ({"name": "filter", "turns": [2**70, None]}, "turns"),
+    ({"name": "coarsen", "block_tokens": "x"}, "block_tokens"),
+    ({"name": "coarsen", "block_tokens": 128.0}, "block_tokens"),
+    ({"name": "coarsen", "block_tokens": 64 * 2**60}, "block_tokens"),
+    ({"name": "cap", "output_tokens": 2**70}, "output_tokens"),
+    ({"name": "cap", "context_tokens": 2**63}, "context_tokens"),
+    ({"name": "superpose", "copies": 10**9}, "copies"),
+    ({"name": "cancel", "chance": 1, "after_s": 1e-9, "retry": 1, "retries": 10**9}, "retries"),
+    ({"name": "rate", "factor": 2**2000}, "factor"),
+    ({"name": "window", "start_s": 0, "end_s": 2**2000}, "end_s"),
 ]
 
 
@@ -360,6 +379,14 @@ WRONG: list[tuple[Any, str]] = [
 def test_a_wrong_step_is_told(step: Any, message: str) -> None:
     with pytest.raises(TraceError, match=message):
         apply_steps(sessions_trace(), [step])
+
+
+def test_names_that_yaml_takes_for_numbers() -> None:
+    trace = labelled_sessions("closed")
+    one = apply_steps(trace, [{"name": "filter", "tenants": 3}]).trace
+    assert set(one.frame["tenant"]) == {"3"}
+    assert apply_steps(trace, [{"name": "filter", "tenants": [3]}]).trace.sha256 == one.sha256
+    assert apply_steps(trace, [{"name": "merge", "label": 5, "others": ["default"]}]).trace.name == "5+default"
 
 
 def test_every_trace_of_the_configuration_takes_steps(root: Path) -> None:

@@ -143,8 +143,8 @@ def labelled_sessions(replay: str) -> Trace:
 
 
 BAD: list[tuple[str, Any]] = [
-    ("scale_rate", lambda t: t.scale_rate(0.0)),
-    ("scale_rate", lambda t: t.scale_rate(float("nan"))),
+    ("factor", lambda t: t.scale_rate(0.0)),
+    ("factor", lambda t: t.scale_rate(float("nan"))),
     ("window", lambda t: t.window(5.0, 5.0)),
     ("start_s", lambda t: t.window("a", 5.0)),
     ("whole", lambda t: t.window(0.0, 5.0, across="whole")),

@@ -15,14 +15,13 @@ from traces.generators.prefixes import PrefixLaw, draw_documents, longest_before
 from traces.generators.sessions import Turns, draw_turns
 from traces.generators.spec import Generator
 from traces.trace import Trace
+from traces.transforms.rows import MAX_REQUESTS
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 NOMINAL_SERVICE = (0.5, 0.03)
 """s, s an output token: nominal arrivals of later turns, which a replay does not use."""
-
-MAX_REQUESTS = 50_000_000
 
 
 def draw_trace(

@@ -10,12 +10,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from traces.errors import TraceError, nearest
-from traces.transforms.rows import gather_chains, number, rebuild, seeded, shorten_chains, starts
+from traces.transforms.rows import MAX_REQUESTS, gather_chains, number, rebuild, seeded, shorten_chains, starts
 
 if TYPE_CHECKING:
     from traces.trace import Trace
 
 LAWS = ("exponential", "fixed")
+MAX_RETRIES = 1000
 
 
 def cancel(
@@ -47,7 +48,7 @@ def cancel(
         law: of that time: ``exponential`` or ``fixed``.
         retry: chance of a cancelled request to be sent again, 0 to 1.
         retry_after_s: pause before that.
-        retries: most retries of one request.
+        retries: most retries of one request, 1000 or fewer.
         seed: of all draws.
         cuts_s: end of train and of validation, if any: a retry in test of what began in train is left out, as later
             turns of a session are by the rule ``apart`` (:func:`traces.transform.cut_zones`). A retry has no session
@@ -60,7 +61,7 @@ def cancel(
     number(trace, "after_s", after_s, low=0, ends=False)
     number(trace, "retry", retry, low=0, high=1)
     number(trace, "retry_after_s", retry_after_s, low=0)
-    number(trace, "retries", retries, low=0, whole=True)
+    number(trace, "retries", retries, low=0, high=MAX_RETRIES, whole=True)
     if law not in LAWS:
         expected = f"one of {', '.join(LAWS)}{nearest(str(law), LAWS)}"
         raise TraceError(file=trace.name, column="law", value=law, expected=expected)
@@ -91,6 +92,9 @@ def cancel(
         if not kept.any():
             break
         waves.append((index[kept], sent[kept], drawn(int(kept.sum()))))
+        if sum(wave[0].size for wave in waves) > MAX_REQUESTS:
+            expected = f"fewer: the trace would have more than {MAX_REQUESTS:,} requests"
+            raise TraceError(file=trace.name, column="retries", value=retries, expected=expected)
     rows = np.concatenate([wave[0] for wave in waves])
     times = np.concatenate([wave[2] for wave in waves])
     new = np.arange(rows.size) >= len(trace)

@@ -10,7 +10,17 @@ import polars as pl
 
 from traces.errors import TraceError
 from traces.transforms.copies import check_prefixes, copied, strata
-from traces.transforms.rows import last_start_s, number, rebuild, seeded, session_starts, starts, subset, units
+from traces.transforms.rows import (
+    MAX_REQUESTS,
+    last_start_s,
+    number,
+    rebuild,
+    seeded,
+    session_starts,
+    starts,
+    subset,
+    units,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,7 +40,7 @@ def scale_rate(trace: Trace, factor: float) -> Trace:
     Raises:
         TraceError: a factor that is not a positive number.
     """
-    number(trace, "scale_rate", factor, low=0, ends=False)
+    number(trace, "factor", factor, low=0, ends=False)
     if factor == 1:
         return trace
     arrival = trace.frame["arrival_s"].to_numpy()
@@ -88,7 +98,7 @@ def superpose(
 
     Args:
         trace: the trace.
-        copies: how many in all, 1 or more; the first is not shifted.
+        copies: how many in all, 1 or more, of 50 million requests together; the first is not shifted.
         seed: of the shifts.
         prefixes: what copies share, see :mod:`traces.transforms.copies`.
         cuts_s: rotate between these times only, so that nothing moves from one zone into another.
@@ -96,7 +106,7 @@ def superpose(
     Raises:
         TraceError: no such number, or an unknown ``prefixes``.
     """
-    number(trace, "copies", copies, low=1, whole=True)
+    number(trace, "copies", copies, low=1, high=max(1, MAX_REQUESTS // len(trace)), whole=True)
     check_prefixes(trace, prefixes)
     rng = seeded(trace, seed)
     n = len(trace)

@@ -13,6 +13,11 @@ from traces.errors import TraceError
 if TYPE_CHECKING:
     from traces.trace import Trace
 
+MAX_REQUESTS = 50_000_000
+"""Requests that a trace may be made to have: some ten gigabytes."""
+
+_MOST, _MOST_WHOLE = 1e300, 2.0**62  # what arrays can hold, with room to add
+
 
 def gather_chains(
     offsets: NDArray[np.int64], ids: NDArray[Any], index: NDArray[np.int64]
@@ -142,13 +147,13 @@ def number(
     """``value`` if it is a number from ``low`` to ``high``; the bounds themselves are none with ``ends=False``.
 
     Raises:
-        TraceError: it is not, named by the option.
+        TraceError: it is not, or is too large for an array; named by the option.
     """
     kind = int if whole else int | float
     fine = isinstance(value, kind) and not isinstance(value, bool)
     if fine and isinstance(value, int | float):
-        inside = low <= value <= high and abs(value) < np.inf if ends else low < value < high
-        if inside:
+        inside = low <= value <= high if ends else low < value < high
+        if inside and value <= (_MOST_WHOLE if whole else _MOST):
             return value
     what = "a whole number" if whole else "a number"
     bounds = f" {'from' if ends else 'above'} {low:g}" if high == np.inf else f" between {low:g} and {high:g}"

@@ -117,7 +117,7 @@ def select(
         ("models", "model", models),
     ):
         if names is not None:
-            wanted = [names] if isinstance(names, str) else [str(name) for name in names]
+            wanted = _names(trace, option, names)
             keep &= _named(trace, option, column, wanted)
             said.append(f"{option} {', '.join(wanted)}")
     turn = np.bincount(unit)[unit] if by == "session" else frame["turn"].to_numpy()
@@ -139,6 +139,14 @@ def select(
         keep = ~unfit[unit]
     note = f"filtered by {by}: {'; '.join(said)}: {int(keep.sum())} of {len(trace)} requests kept"
     return subset(trace, keep, start_s=0.0, duration_s=trace.duration_s, name=f"{trace.name}~filtered", note=note)
+
+
+def _names(trace: Trace, option: str, names: object) -> list[str]:
+    """One name or a list of them, numbers by their digits."""
+    given = list(names) if isinstance(names, list | tuple | set) else [names]
+    if not given or any(isinstance(name, bool) or not isinstance(name, str | int | float) for name in given):
+        raise TraceError(file=trace.name, column=option, value=names, expected="a name, or a list of names")
+    return [str(name) for name in given]
 
 
 def _named(trace: Trace, option: str, column: str, wanted: list[str]) -> NDArray[np.bool_]:

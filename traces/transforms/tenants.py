@@ -10,6 +10,7 @@ import polars as pl
 
 from traces.check import BY_NAME
 from traces.errors import TraceError, nearest
+from traces.transforms.rows import number
 
 if TYPE_CHECKING:
     from traces.trace import Trace
@@ -82,6 +83,7 @@ def coarsen_blocks(trace: Trace, block_tokens: int) -> Trace:
     Raises:
         TraceError: no multiple, or a trace without prefix information.
     """
+    number(trace, "block_tokens", block_tokens, low=1, whole=True)
     size = trace.prefix_block_tokens
     if size == 0 or block_tokens % size or block_tokens < size:
         expected = f"a multiple of the trace's blocks of {size} tokens" if size else "a trace with prefix information"
