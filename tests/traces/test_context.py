@@ -73,7 +73,7 @@ def test_without_the_option_nothing_is_shared_and_the_trace_says_so(tmp_path: Pa
     [
         ({"context": "grow"}, "did you mean 'grows'"),
         ({"prefix_block_tokens": 16}, "context=grows with it"),
-        ({"context": "grows", "prefix_block_tokens": 0}, "1 or more"),
+        ({"context": "grows", "prefix_block_tokens": 0}, "from 1 to 1,048,576"),
     ],
 )
 def test_wrong_options_are_told(tmp_path: Path, options: dict[str, Any], message: str) -> None:

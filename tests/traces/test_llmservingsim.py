@@ -63,7 +63,7 @@ BAD = [
     ([LLMSERVINGSIM[0] | {"sub_requests": [call(1, 1), call(1, 1, 0)]}], {}, 1, "tool_duration_ns", "to be present"),
     (LLMSERVINGSIM[::-1], {}, 2, "arrival_time_ns", "sort=true"),
     (LLMSERVINGSIM, {"prefix_block_tokens": 16}, None, "trace.options.prefix_block_tokens", "token ids"),
-    (LLMSERVINGSIM, {"prefix_block_tokens": 0}, None, "trace.options.prefix_block_tokens", "1 or more"),
+    (LLMSERVINGSIM, {"prefix_block_tokens": 0}, None, "trace.options.prefix_block_tokens", "a whole number from 1"),
     (LLMSERVINGSIM_SESSIONS, {"zero_output": "drop"}, None, "trace.options.zero_output", "tear its session"),
 ]
 

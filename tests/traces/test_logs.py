@@ -226,7 +226,7 @@ def test_an_end_before_its_arrival_is_an_error(tmp_path: Path) -> None:
 def test_assumptions_that_nothing_would_use_are_refused(tmp_path: Path) -> None:
     for options, change, message in (
         ({"assumed_ttft_s": 1.0}, {}, "both"),
-        ({"assumed_ttft_s": 1.0, "assumed_tpot_s": -1.0}, {}, "0 or more"),
+        ({"assumed_ttft_s": 1.0, "assumed_tpot_s": -1.0}, {}, "a number from 0"),
         ({"assumed_ttft_s": 1.0, "assumed_tpot_s": 0.1}, {"think_s": 1.0}, "none, as the table has think times"),
     ):
         with pytest.raises(TraceError, match=message):

@@ -99,7 +99,7 @@ def test_the_estimate_is_told_and_near(tmp_path: Path) -> None:
         ("json:no_such", "a function 'no_such' in json"),
         ("missing.json", "an existing tokenizer.json"),
         ("builtins:len", "to return token ids"),
-        (3, "estimate, package.module:function"),
+        (3, "expected text"),
     ],
 )
 def test_a_tokenizer_that_is_none_is_told(tmp_path: Path, spec: object, message: str) -> None:

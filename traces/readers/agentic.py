@@ -90,8 +90,7 @@ def read(
     if duplicates not in DUPLICATES:
         expected = f"one of {', '.join(DUPLICATES)}{nearest(str(duplicates), DUPLICATES)}"
         raise source.error(expected, column="trace.options.duplicates", value=duplicates)
-    caps = {"max_context_tokens": max_context_tokens, "max_think_s": max_think_s, "max_turns": max_turns}
-    check_options(source, zero_output, session_rate_per_s, prefix_block_tokens, caps)
+    check_options(source, zero_output, prefix_block_tokens)
     table = parquet_table(source)
     table.need(COLUMNS)
     recorded = table.whole("output_length", 0, MAX_TOKENS, "tokens")

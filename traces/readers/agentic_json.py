@@ -93,14 +93,11 @@ def read(
     Raises:
         TraceError: a bad file, field, value or option.
     """
-    caps = {"max_context_tokens": max_context_tokens, "max_think_s": max_think_s, "max_turns": max_turns}
-    check_options(source, zero_output, session_rate_per_s, prefix_block_tokens, caps)
+    check_options(source, zero_output, prefix_block_tokens)
     for column, value, known in (("subagents", subagents, SUBAGENTS), ("duplicates", duplicates, DUPLICATES)):
         if value not in known:
             expected = f"one of {', '.join(known)}{nearest(str(value), known)}"
             raise source.error(expected, column=f"trace.options.{column}", value=value)
-    if not isinstance(share_prompts, bool):
-        raise source.error("true or false", column="trace.options.share_prompts", value=share_prompts)
     sessions, copies = _sessions(source, prefix_block_tokens, duplicates)
     frame, chains, zero_note = _frame(sessions, zero_output)
     think, think_note = think_times(frame)

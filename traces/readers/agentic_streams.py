@@ -16,31 +16,20 @@ FILE_BLOCK_TOKENS = 64
 ASSUMED_SERVICE = (2.0, 0.018)  # s, s an output token: medians of the recorded api_time by output length
 
 
-def check_options(source: Source, zero_output: str, rate: float, block: int, caps: dict[str, float | None]) -> None:
-    """Raise for an option out of range.
+def check_options(source: Source, zero_output: str, block: int) -> None:
+    """Raise for an option that does not fit sessions in blocks.
 
     Args:
         source: for the error.
         zero_output: ``drop`` is refused: it would tear sessions.
-        rate: of session starts.
         block: prefix block of the trace, tokens.
-        caps: limits by option name.
     """
     if zero_output == "drop":
         expected = "error or one: dropping a turn would tear its session"
         raise source.error(expected, column="trace.options.zero_output", value="drop")
-    if not _positive(rate):
-        raise source.error("a positive rate", column="trace.options.session_rate_per_s", value=rate)
-    if not isinstance(block, int) or block < FILE_BLOCK_TOKENS or block % FILE_BLOCK_TOKENS:
+    if block % FILE_BLOCK_TOKENS:
         expected = f"a multiple of {FILE_BLOCK_TOKENS}"
         raise source.error(expected, column="trace.options.prefix_block_tokens", value=block)
-    for column, value in caps.items():
-        if value is not None and not _positive(value):
-            raise source.error("a positive limit", column=f"trace.options.{column}", value=value)
-
-
-def _positive(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < np.inf
 
 
 def service() -> pl.Expr:

@@ -74,8 +74,6 @@ def read(
     Raises:
         TraceError: a bad line, field, length, hash list, parent or option.
     """
-    if block_tokens < 1:
-        raise source.error("1 or more", column="trace.options.block_tokens", value=block_tokens)
     table = read_json(source, FIELDS)
     keep, outputs, zero_note = zero_outputs(table.frame["output_length"], zero_output, (source, table.rows))
     stamp = table.column("timestamp")

@@ -139,8 +139,6 @@ def _check_options(log: Log, context: str, prefix_block_tokens: int | None) -> N
         option = "trace.options.prefix_block_tokens"
         if context != "grows":
             raise source.error("trace.options.context=grows with it", column=option, value=block)
-        if isinstance(block, bool) or not isinstance(block, int) or block < 1:
-            raise source.error("a whole number of tokens, 1 or more", column=option, value=block)
 
 
 def _plan(log: Log, kinds: Labels, models: Labels) -> Plan:

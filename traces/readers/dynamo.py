@@ -97,7 +97,7 @@ def read(
     notes = [*found.notes(times["kv_transfer_estimated_latency_ms"]), worker_note]
     if infer_sessions and None in keys:
         link = (min_blocks, tolerance_tokens, max_gap_s)
-        note = _infer(source, keys, found.block, offsets, ids, prompt, output, arrival, end, link)
+        note = _infer(keys, found.block, offsets, ids, prompt, output, arrival, end, link)
         notes.append(note)
     elif None in keys:
         notes.append(f"infer_sessions=false: {keys.count(None):,} requests have no session")
@@ -297,7 +297,6 @@ def _chains(found: _Found) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def _infer(
-    source: Source,
     keys: list[str | None],
     block: int,
     offsets: NDArray[np.int64],
@@ -313,10 +312,6 @@ def _infer(
         return "no prefix hashes: sessions cannot be inferred"
     min_blocks, tolerance, max_gap_s = link
     least = -(-_ALONE_TOKENS // block) if min_blocks is None else min_blocks
-    options = {"min_blocks": (least, 1), "tolerance_tokens": (tolerance, 0), "max_gap_s": (max_gap_s, 0)}
-    for option, (value, low) in options.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value < np.inf:
-            raise source.error(f"{low} or more", column=f"trace.options.{option}", value=value)
     rows = np.array([i for i, key in enumerate(keys) if key is None], np.int64)
     rows = rows[np.argsort(arrival[rows], kind="stable")]
     links = link_by_prefix(

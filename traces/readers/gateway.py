@@ -130,14 +130,10 @@ def read(
 
 def _names(source: Source, columns: Mapping[str, str | None] | None) -> dict[str, tuple[str, ...]]:
     """Quantity -> names to look for."""
-    if columns is not None and not isinstance(columns, Mapping):
-        raise source.error("quantity: path, a mapping", column="trace.options.columns", value=columns)
     for quantity, path in (columns or {}).items():
         if quantity not in _QUANTITIES:
             expected = f"one of {', '.join(_QUANTITIES)}{nearest(str(quantity), _QUANTITIES)}"
             raise source.error(expected, column=f"trace.options.columns.{quantity}", value=path)
-        if path is not None and not isinstance(path, str):
-            raise source.error("a path, or null", column=f"trace.options.columns.{quantity}", value=path)
     return {**_QUANTITIES, **{q: () if path is None else (path,) for q, path in (columns or {}).items()}}
 
 

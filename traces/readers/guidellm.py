@@ -154,7 +154,7 @@ def _benchmark(source: Source, chosen: int | str | None) -> tuple[_Object, list[
             column="trace.options.benchmark",
         )
     index = names.index(chosen) if isinstance(chosen, str) and names.count(chosen) == 1 else chosen
-    if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(found):
+    if isinstance(index, str) or index >= len(found):
         raise source.error(f"one of {each}", column="trace.options.benchmark", value=chosen)
     return found[index], [f"benchmark {index} of {len(found)}, {names[index]}"]
 

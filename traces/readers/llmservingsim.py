@@ -72,10 +72,6 @@ def read(
         TraceError: a bad line, field, length or option.
     """
     block = _BLOCK_TOKENS if prefix_block_tokens is None else prefix_block_tokens
-    if isinstance(block, bool) or not isinstance(block, int) or block < 1:
-        raise source.error(
-            "a whole number of tokens, 1 or more", column="trace.options.prefix_block_tokens", value=block
-        )
     calls = _parse(source, block)
     if prefix_block_tokens is not None and not calls.with_ids:
         expected = "a file with token ids (input_tok_ids) with it: nothing is known of prefixes here"

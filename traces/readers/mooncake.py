@@ -89,7 +89,6 @@ def read(
     Raises:
         TraceError: a bad line, field, length, id or option.
     """
-    _check_options(source, block_tokens, bucket_s, min_blocks, tolerance_tokens)
     if b'"wait_for"' in source.data or b'"dynamo.agentic_mooncake"' in source.data:
         raise source.error("requests that wait for none by name, or trace.format=mooncake_agentic", column="wait_for")
     table = read_json(source, FIELDS)
@@ -156,20 +155,6 @@ def read(
         provenance=[note for note in notes if note],
         duration_s=float(ms[-1] - ms[0]) / 1000 + width_s,
     )
-
-
-def _check_options(
-    source: Source, block_tokens: int, bucket_s: float | None, min_blocks: int, tolerance_tokens: int
-) -> None:
-    for column, value, low in (
-        ("block_tokens", block_tokens, 1),
-        ("min_blocks", min_blocks, 1),
-        ("tolerance_tokens", tolerance_tokens, 0),
-    ):
-        if value < low:
-            raise source.error(f"{low} or more", column=f"trace.options.{column}", value=value)
-    if bucket_s is not None and not 0 <= bucket_s < np.inf:
-        raise source.error("0 or more seconds", column="trace.options.bucket_s", value=bucket_s)
 
 
 def _stamp_order(table: JsonTable, sort: bool) -> Order:

@@ -260,8 +260,6 @@ def _block(source: Source, rows: _Rows, header: jsonl.Record | None, asked: int 
                 f"{option}=N: the tokens of a block, which the file does not say ({found} fit)", column=option
             )
         return fits[0], f"blocks of {fits[0]} tokens, the power of two that fits every row"
-    if isinstance(asked, bool) or not isinstance(asked, int) or asked < 1:
-        raise source.error("a whole number of tokens, 1 or more", column=option, value=asked)
     bad = (count != -(-prompt // asked)) & (count != prompt // asked) & (count > 0)
     if bad.any():
         at = int(np.argmax(bad))
@@ -289,8 +287,6 @@ def _clock(
     if rate is not None:
         if not second:
             raise source.error("none: requests that wait for none have stamps", column=option, value=rate)
-        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < np.inf:
-            raise source.error("a positive rate", column=option, value=rate)
         begins = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, len(plays)))
         floor = floor - lowest[play] + begins[play]
         note = f"starts of {len(plays)} plays drawn: Poisson, {rate:g} a second, seed {seed}, in the order of the file"

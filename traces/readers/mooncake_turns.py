@@ -228,8 +228,6 @@ def _starts(
         return np.where(first, stamp, np.nan), ""
     if not missing.any():
         raise table.source.error("none: sessions have stamps", column=column, value=rate)
-    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < np.inf:
-        raise table.source.error("a positive rate", column=column, value=rate)
     arrival = np.full(place.size, np.nan)
     gaps = np.random.default_rng(options.seed).exponential(1 / rate, int(first.sum()))
     arrival[first] = np.cumsum(gaps)

@@ -59,10 +59,6 @@ def users_of(
         TraceError: None, and the stamps look like those of a closed loop.
     """
     if concurrency is not None:
-        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 0:
-            raise source.error(
-                "a number of users, 0 for an open loop", column="trace.options.concurrency", value=concurrency
-            )
         return concurrency or None
     known = ~np.isnan(end_s)
     order = np.argsort(arrival_s[known], kind="stable")

@@ -41,8 +41,8 @@ FORMATS: dict[str, Format] = {
 
 def get_format(name: str, file: str = "format") -> Format:
     """The format of that name; an unknown one is an error that suggests the nearest."""
-    if name not in FORMATS:
-        expected = f"one of {', '.join(FORMATS)}{nearest(name, FORMATS)}"
+    if not isinstance(name, str) or name not in FORMATS:
+        expected = f"one of {', '.join(FORMATS)}{nearest(str(name), FORMATS)}"
         raise TraceError(file=file, column="trace.format", value=name, expected=expected)
     return FORMATS[name]
 

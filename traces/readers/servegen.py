@@ -79,7 +79,7 @@ def read(
     Raises:
         TraceError: no such files, a bad line, table or option, a stretch without requests or with too many.
     """
-    _check(source, start_s, duration_s, rate_per_s, clients, missing_lengths, length_ranks)
+    _check(source, missing_lengths, length_ranks)
     found = read_clients(source, start_s, start_s + duration_s)
     active = [client for client in found if client.expected > 0]
     if not active:
@@ -129,25 +129,7 @@ def read(
     )
 
 
-def _check(
-    source: Source,
-    start_s: float,
-    duration_s: float,
-    rate_per_s: float | None,
-    clients: int | None,
-    missing_lengths: str,
-    length_ranks: str,
-) -> None:
-    for name, number, low in (
-        ("start_s", start_s, 0.0),
-        ("duration_s", duration_s, 1e-3),
-        ("rate_per_s", rate_per_s, 1e-9),
-        ("clients", clients, 1),
-    ):
-        if number is not None and not (isinstance(number, int | float) and low <= number <= _MAX_S):
-            raise source.error(f"{low:g} to {_MAX_S:g}", column=f"trace.options.{name}", value=number)
-    if clients is not None and not isinstance(clients, int):
-        raise source.error("a whole number", column="trace.options.clients", value=clients)
+def _check(source: Source, missing_lengths: str, length_ranks: str) -> None:
     for name, word, words in (
         ("missing_lengths", missing_lengths, MISSING),
         ("length_ranks", length_ranks, RANKS),

@@ -98,9 +98,6 @@ def build(source: Source, log: ServingLog, how: Handling, notes: list[str | None
     one_of(table, "failures", how.failures, FAILURES)
     if how.missing is not None:
         one_of(table, "missing", how.missing, MISSING)
-    for option, value in (("assumed_ttft_s", how.assumed_ttft_s), ("assumed_tpot_s", how.assumed_tpot_s)):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < np.inf:
-            raise source.error("0 or more seconds", column=f"trace.options.{option}", value=value)
     start = float(log.arrival_s.min())
     observed_s = float(log.arrival_s.max()) - start
     ended = Outcomes(table, log.prompt, log.output, log.status)

@@ -45,7 +45,6 @@ ROLES = {
     "tool": ("tool", "function", "function_response", "observation"),
 }
 _ROLE = {name: role for role, names in ROLES.items() for name in names}
-_MAX_S = 1e6
 
 
 def read(
@@ -78,9 +77,9 @@ def read(
     Raises:
         TraceError: a bad conversation, message or option.
     """
-    rate, think = _check_options(source, rate_per_s, think_s, max_turns, prefix_block_tokens)
-    for column, value in (("assumed_ttft_s", assumed_ttft_s), ("assumed_tpot_s", assumed_tpot_s)):
-        _number(source, column, value, 0.0)
+    if rate_per_s is None:
+        expected = "sessions a second: the file has no times, so arrivals are drawn at the rate that you give"
+        raise source.error(expected, column="trace.options.rate_per_s")
     turns = _Turns(source, load_tokenizer(tokenizer, f"{source.path}: trace.options.tokenizer"), prefix_block_tokens)
     for row, record in _conversations(source):
         turns.take(record, row, max_turns)
@@ -95,16 +94,16 @@ def read(
         turn=pl.int_range(1, pl.len() + 1).over("session"), start=pl.col("session").rank("dense") - 1
     )
     later = frame["turn"] > 1
-    if later.any() and think is None:
+    if later.any() and think_s is None:
         expected = (
             f"seconds to think before each of {int(later.sum())} later turns, which the file does not say; "
             "trace.options.max_turns=1 makes do without"
         )
         raise source.error(expected, column="trace.options.think_s")
-    starts = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, int(frame["start"].n_unique())))
+    starts = np.cumsum(np.random.default_rng(seed).exponential(1 / rate_per_s, int(frame["start"].n_unique())))
     starts -= starts[0]
     service = assumed_ttft_s + assumed_tpot_s * pl.col("output_tokens")
-    step = pl.when(pl.col("turn") > 1).then(service.shift(1).over("session") + (think or 0.0)).otherwise(0.0)
+    step = pl.when(pl.col("turn") > 1).then(service.shift(1).over("session") + (think_s or 0.0)).otherwise(0.0)
     since = frame.select(step.cum_sum().over("session")).to_series().to_numpy()
     chains = [turns.chains[i] for i in frame["row"]]
     offsets = np.zeros(len(chains) + 1, np.int64)
@@ -115,8 +114,8 @@ def read(
         f"{turns.tokenizer.note}; one token a message for its role",
         turns.note,
         zero_note,
-        f"arrivals drawn: Poisson, {rate:g} sessions a second, seed {seed}, in the order of the file",
-        f"every think time is {think:g} s, as given" if closed else None,
+        f"arrivals drawn: Poisson, {rate_per_s:g} sessions a second, seed {seed}, in the order of the file",
+        f"every think time is {think_s:g} s, as given" if closed else None,
         f"prefixes from the text, blocks of {prefix_block_tokens} tokens",
     )
     return Trace.build(
@@ -125,7 +124,7 @@ def read(
             "arrival_s": starts[frame["start"].to_numpy()] + since,
             "session": frame["session"],
             "turn": frame["turn"],
-            "think_s": pl.select(pl.when(later).then(pl.lit(think, pl.Float64))).to_series(),
+            "think_s": pl.select(pl.when(later).then(pl.lit(think_s, pl.Float64))).to_series(),
             "prompt_tokens": frame["prompt_tokens"],
             "output_tokens": frame["output_tokens"],
             **({"model": frame["model"]} if frame["model"].null_count() < frame.height else {}),
@@ -135,26 +134,8 @@ def read(
         prefix_block_tokens=prefix_block_tokens,
         replay="closed" if closed else "open",
         provenance=[note for note in notes if note],
-        duration_s=float(starts[-1]) + 1 / rate,
+        duration_s=float(starts[-1]) + 1 / rate_per_s,
     )
-
-
-def _check_options(
-    source: Source, rate: object, think: object, max_turns: object, block: object
-) -> tuple[float, float | None]:
-    if rate is None:
-        expected = "sessions a second: the file has no times, so arrivals are drawn at the rate that you give"
-        raise source.error(expected, column="trace.options.rate_per_s")
-    for column, value in (("max_turns", max_turns), ("prefix_block_tokens", block)):
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise source.error("a whole number, 1 or more", column=f"trace.options.{column}", value=value)
-    return _number(source, "rate_per_s", rate, 1e-9), None if think is None else _number(source, "think_s", think, 0.0)
-
-
-def _number(source: Source, column: str, value: object, low: float) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= _MAX_S:
-        raise source.error(f"a number from {low:g} to {_MAX_S:g}", column=f"trace.options.{column}", value=value)
-    return float(value)
 
 
 def _conversations(source: Source) -> Iterator[tuple[int, dict[str, Any]]]:

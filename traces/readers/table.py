@@ -65,8 +65,6 @@ def read(
     """
     stamps.check_unit(source, "arrival_unit", arrival_unit)
     stamps.check_unit(source, "latency_unit", latency_unit, durations.UNITS)
-    if columns is not None and not isinstance(columns, Mapping):
-        raise source.error("trace column: column of the file, a mapping", column="trace.options.columns", value=columns)
     log = Log(source)
     where = fields(log, dict(columns or {}))
     table_chains.check_options(source, context, prefix_block_tokens, where)
@@ -150,9 +148,8 @@ def _service(source: Source, where: Mapping[str, Field], ttft_s: float | None, t
             raise source.error("a session column with it, as think times are between turns", column=option, value=value)
         if "think_s" in where:
             raise source.error("none, as the table has think times", column=option, value=value)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < np.inf:
-            expected = "0 or more seconds; both assumed_ttft_s and assumed_tpot_s, or neither"
-            raise source.error(expected, column=option, value="nothing" if value is None else value)
+        if value is None:
+            raise source.error("both assumed_ttft_s and assumed_tpot_s, or neither", column=option, value="nothing")
     return _Service(float(ttft_s or 0.0), float(tpot_s or 0.0))
 
 

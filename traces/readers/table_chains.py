@@ -59,8 +59,6 @@ def check_options(source: Source, context: str, block_tokens: object, where: Map
         raise source.error(
             "trace.options.context=grows with it, or a column hash_ids", column=option, value=block_tokens
         )
-    if isinstance(block_tokens, bool) or not isinstance(block_tokens, int) or block_tokens < 1:
-        raise source.error("a whole number of tokens, 1 or more", column=option, value=block_tokens)
 
 
 def recorded(

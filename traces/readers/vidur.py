@@ -61,8 +61,6 @@ def read(
                 "(another law: fit and generate with research.traces)"
             )
             raise source.error(expected, column=option)
-        if isinstance(rate_per_s, bool) or not isinstance(rate_per_s, int | float) or not 0 < rate_per_s < np.inf:
-            raise source.error("a positive rate", column=option, value=rate_per_s)
         if sort:
             raise source.error("a file with times (arrived_at) with it", column="trace.options.sort", value=sort)
         index = np.flatnonzero(keep)

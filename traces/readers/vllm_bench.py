@@ -129,7 +129,7 @@ def _run(source: Source, benchmark: int | None) -> tuple[dict[str, Any], str | N
             column="trace.options.benchmark",
         )
     index = 0 if benchmark is None else benchmark
-    if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(runs):
+    if index >= len(runs):
         raise source.error(f"a run from 0 to {len(runs) - 1}", column="trace.options.benchmark", value=benchmark)
     run = runs[index]
     for name in _LISTS:
