@@ -15,9 +15,10 @@ A point that several kernels were measured for takes the fastest kernel's time: 
 engine, and guides set it by load. More tokens than any measured run in several passes of equal size, as engines do.
 
 Where a table lacks what an engine runs, another engine's rows of the same kernel stand in: TensorRT-LLM's
-own Blackwell kernels for experts in fp8 blocks, and for mxfp4 with 8-bit activations (which vLLM's guide for gpt-oss
-on Blackwell switches on, too), are in full in SGLang's table only (``flashinfer_trtllm``). Behind DeepEP,
-experts run on tokens that are already sorted, by kernels with tables of their own (``wideep``) where there are any.
+own Blackwell kernels for experts in fp8 blocks, and for mxfp4 with 8-bit activations (its default there by its guide
+for gpt-oss, and what vLLM's guide switches on), are in full in SGLang's table only (``flashinfer_trtllm``). Behind
+DeepEP, experts run on tokens that are already sorted, by kernels with tables of their own (``wideep``), where there
+are any.
 """
 
 from __future__ import annotations

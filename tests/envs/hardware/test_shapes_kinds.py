@@ -71,6 +71,8 @@ def test_hits_of_a_hybrid_are_rounded_to_the_block_that_vllm_announces():
     # "Setting attention block size to 544 tokens to ensure that attention page size is >= mamba page size"
     shape, gpu = load_model("qwen3-next-80b-a3b"), load_gpu("b200-sxm")
     assert worker_kv_law(shape, gpu, Layout(), "bf16", "bf16").block_tokens == 544
+    # "Padding mamba page size by 1.49%"
+    assert 544 * 2 * 2 * 256 * 2 / shape.attention[1].state_bytes == pytest.approx(1.0149, abs=5e-5)
     assert hit_granularity(shape.attention, 1024.0, 4, 16) == 272
     assert hit_granularity(load_model("deepseek-v3").attention, 1152.0, 8, 64) == 64
 
