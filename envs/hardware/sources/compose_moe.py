@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from envs.hardware.attention_kinds import part_precision
 from envs.hardware.errors import MeasurementError, OutsideError
 from envs.hardware.layout import Layout, gpu_weight_bytes
-from envs.hardware.sources.compose import Composer
+from envs.hardware.sources.compose import ACTIVATION_BYTES, Composer
 from envs.hardware.sources.floors import served_product_s
 from envs.hardware.sources.moe_tables import ExpertTables
 from envs.hardware.steps import StepPoint
@@ -252,7 +252,7 @@ def check_plausible_experts(points: Sequence[StepPoint], composer: ExpertCompose
     """Refuse step times that no such GPUs can have: most often milliseconds read as seconds, or the reverse.
 
     Bounds: arithmetic at the GPU's highest peak, or one read of weights: at least all but experts, and of these as many
-    as one sequence visits; at most all.
+    as one sequence visits; at most all, and once a layer the activations of all ranks.
 
     Raises:
         MeasurementError: names the step, its time and the plausible range.
@@ -266,7 +266,10 @@ def check_plausible_experts(points: Sequence[StepPoint], composer: ExpertCompose
     for point in points:
         flop = shape.flop(point.new + point.seqs, point.attention + point.kv, max(1, point.seqs))
         peak_s = flop / peak / composer.tensor_parallel
-        low, high = FASTEST * max(peak_s, least_s), SLOWEST * max(peak_s, most_s) + composer.launch_floor_s
+        values = shape.layers * (point.new + point.seqs) * layout.attention_dp * shape.hidden
+        moved_s = values * ACTIVATION_BYTES / gpu.memory_bytes_per_s
+        low = FASTEST * max(peak_s, least_s)
+        high = SLOWEST * max(peak_s, most_s + moved_s) + composer.launch_floor_s
         if not low <= point.time_s <= high:
             raise MeasurementError(
                 f"a {point.kind} step of {point.new} new tokens and {point.seqs} decodes over {point.kv} tokens takes "
