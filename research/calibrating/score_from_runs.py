@@ -30,6 +30,7 @@ LEAST = 10
 GIVEN_RUNS = 5
 TARGET = ("model", "gpu", "engine", "engine_version", "tp", "pp", "dp", "moe_tp", "moe_ep", "precision")
 BARS = {"tpot_mape": 6.0, "ttft_median": 15.0}
+KINDS = ("dense", "experts")
 RESAMPLES = 2000
 
 
@@ -63,7 +64,10 @@ def run(config: DictConfig) -> int:
         print(_line(result), flush=True)
     frame = pl.DataFrame(rows, infer_schema_length=None)
     frame.write_parquet(out / "runs.parquet")
-    scores = score(frame) if rows else {}
+    scores = {"all": score(frame)} if rows else {}
+    for kind in KINDS:
+        if rows and (own := frame.filter(pl.col("kind") == kind)).height:
+            scores[kind] = score(own)
     summary = {
         "targets": len(found),
         "scored": 0 if frame.is_empty() else frame["target"].n_unique(),
@@ -86,13 +90,14 @@ def targets(kept: pl.DataFrame) -> list[tuple[str, list[dict[str, Any]]]]:
     """Name and runs of each target, in order of the name."""
     import polars as pl
 
+    from research.validating.profiles import is_dense
+
     own = kept.filter(pl.col("layout") == "colocated")
     found = []
     for key, group in own.group_by(*TARGET, maintain_order=True):
         if group.height >= LEAST:
-            degrees = " ".join(
-                f"{name}{value}" for name, value in zip(TARGET[4:9], key[4:9], strict=True) if value not in (None, 1)
-            )
+            shown = TARGET[4:7] if is_dense({"model": key[0]}) else TARGET[4:9]
+            degrees = " ".join(f"{n}{v}" for n, v in zip(shown, key[4:9], strict=False) if v not in (None, 1))
             name = [str(part) for part in (key[0], key[1], key[2], key[3], degrees or "tp1", key[9] or "bf16") if part]
             found.append((" | ".join(name), group.to_dicts()))
     return sorted(found, key=lambda target: target[0])
@@ -108,7 +113,7 @@ def perform(
     from envs.hardware.errors import MeasurementError
     from envs.hardware.from_runs import fit_correction, outside
     from research.execute import compiling_once
-    from research.validating.profiles import NoProfileError, engine_profile, instance_of
+    from research.validating.profiles import NoProfileError, engine_profile, instance_of, is_dense
 
     name, runs = target
     try:
@@ -138,7 +143,14 @@ def perform(
             truth = np.array([run["ttft_s"], run["tpot_s"]])
             errors = {"before": 100.0 * (old / truth - 1.0), "after": 100.0 * (new / truth - 1.0)}
             rows.append(
-                {"target": name, "draw": draw, "run": run["run"], "refused": bool(reasons), "taken_for": fit.candidate}
+                {
+                    "target": name,
+                    "kind": KINDS[not is_dense(run)],
+                    "draw": draw,
+                    "run": run["run"],
+                    "refused": bool(reasons),
+                    "taken_for": fit.candidate,
+                }
                 | {f"{w}_{k}_percent": float(e[i]) for k, e in errors.items() for i, w in enumerate(("ttft", "tpot"))}
                 | {"left_out_tpot_mape": float(left[:, 1].mean()), "left_out_ttft_median": float(np.median(left[:, 0]))}
             )
@@ -201,7 +213,7 @@ def score(frame: pl.DataFrame) -> dict[str, Any]:
 
     Returns:
         ``tpot_mape, tpot_median, ttft_mape, ttft_median``, each ``before`` and ``after`` of ``estimate, low, high``;
-        ``predictions``; ``refused_share``, of the draws; ``left_out``: what the fits said of themselves.
+        ``targets, predictions``; ``refused_share``, of the draws; ``left_out``: what the fits said of themselves.
     """
     codes = frame["target"].rank("dense").to_numpy().astype(np.int64) - 1
     rng = np.random.default_rng(0)
@@ -219,7 +231,7 @@ def score(frame: pl.DataFrame) -> dict[str, Any]:
                 cell[when] = {"estimate": float(reduce(size)), "low": float(low), "high": float(high)}
             out[f"{what}_{how}"] = cell
     fits = frame.unique(["target", "draw"])
-    out["predictions"] = frame.height
+    out["targets"], out["predictions"] = len(members), frame.height
     out["refused_share"] = float(fits["refused"].mean())  # type: ignore[arg-type]
     out["left_out"] = {name: float(fits[f"left_out_{name}"].mean()) for name in ("tpot_mape", "ttft_median")}  # type: ignore[arg-type]
     return out
@@ -247,11 +259,9 @@ def by_target(frame: pl.DataFrame) -> list[dict[str, Any]]:
 def words(summary: Mapping[str, Any]) -> list[str]:
     """The score beside its bar, and the targets without a profile."""
     lines = [""]
-    if summary["scored"]:
-        scores = summary["scores"]
-        lines.append(f"{summary['scored']} targets, {scores['predictions']} predictions of runs that were not given:")
-        titles = {"tpot_mape": "TPOT, mean error", "ttft_median": "TTFT, median error"}
-        for key, title in titles.items():
+    for kind, scores in summary["scores"].items():
+        lines.append(f"{kind}: {scores['targets']} targets, {scores['predictions']} predictions of runs not given:")
+        for key, title in (("tpot_mape", "TPOT, mean error"), ("ttft_median", "TTFT, median error")):
             before, after = (scores[key][when] for when in ("before", "after"))
             lines.append(
                 f"  {title}: {before['estimate']:.1f} % [{before['low']:.1f}, {before['high']:.1f}] before, "

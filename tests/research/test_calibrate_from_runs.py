@@ -159,6 +159,6 @@ def test_public_targets_are_scored_and_those_without_a_profile_listed(public_dat
     assert main(words) == 0
     summary = json.loads((folder / "out" / "summary.json").read_bytes())
     assert summary["scored"] + len(summary["missing"]) == summary["targets"]
-    after, before = (summary["scores"]["tpot_mape"][when]["estimate"] for when in ("after", "before"))
+    after, before = (summary["scores"]["all"]["tpot_mape"][when]["estimate"] for when in ("after", "before"))
     assert after < before
     assert "bar 6 %" in capsys.readouterr().out
