@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,13 +66,35 @@ def run(config: DictConfig) -> None:
     action = str(config.action)
     if action not in ACTIONS:
         raise ResearchError(f"action={action}: expected one of {', '.join(ACTIONS)}{nearest(action, list(ACTIONS))}")
-    out = Path(config.out if config.out is not None else f"results/traces-{action}")
     module = importlib.import_module(f"research.trace_actions.{ACTIONS[action]}")
     _refuse_idle_keys(config, action, module.KEYS)
-    summary = module.run(config, out)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    with _folder(f"results/traces-{action}" if config.out is None else config.out) as out:
+        summary = module.run(config, out)
+        (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     print(f"summary: {out / 'summary.json'}")
+
+
+@contextmanager
+def _folder(given: object) -> Iterator[Path]:
+    """The folder of ``out``, made and checked for writing before the work; taken away again if nothing came of it."""
+    if isinstance(given, bool) or not isinstance(given, str | int | float):
+        raise ResearchError(f"out={given}: expected a folder")
+    try:
+        out = Path(str(given)).expanduser()
+        made = [path for path in (out, *out.parents) if not path.exists()]
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except (OSError, ValueError, RuntimeError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ResearchError(f"out={given}: expected a folder that can be written to ({why})") from error
+    try:
+        yield out
+    except BaseException:
+        with suppress(OSError):  # what was written stays
+            for path in made:
+                path.rmdir()
+        raise
 
 
 def _refuse_idle_keys(config: DictConfig, action: str, keys: Sequence[str]) -> None:

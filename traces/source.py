@@ -177,8 +177,9 @@ def read_source(path: str | Path) -> Source:
     Raises:
         TraceError: a missing file (names the nearest one in its folder), an empty or an unreadable one.
     """
-    path = Path(path).expanduser()
+    path = Path(path)
     try:
+        path = path.expanduser()
         archive = next((parent for parent in path.parents if parent.is_file()), None)
         if archive is not None:
             source = Source(path, archive, path.relative_to(archive).as_posix())
@@ -194,7 +195,7 @@ def read_source(path: str | Path) -> Source:
                 empty = not stream.read(1)
             if empty:
                 raise TraceError(file=path, value="an empty file", expected="at least one request")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: the home of a user who is none
         if isinstance(error, TraceError):
             raise
         raise TraceError(file=path, value=str(error), expected="a readable file") from error

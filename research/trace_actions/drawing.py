@@ -22,7 +22,6 @@ WIDE = (9.6, 3.5)
 
 def draw_all(trace: Trace, stats: Mapping[str, Any], out: Path) -> list[Path]:
     """Draw what the trace has into ``out``; the files written."""
-    out.mkdir(parents=True, exist_ok=True)
     pictures = {
         "arrivals": lambda: arrivals(trace, stats),
         "lengths": lambda: lengths(trace),

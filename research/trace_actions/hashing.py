@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -47,10 +48,8 @@ def run(config: DictConfig, out: Path) -> dict[str, Any]:
         raise ResearchError("path=null: expected a prompt log, path=prompts.jsonl")
     block = BLOCK_TOKENS if config.block_tokens is None else config.block_tokens
     if not isinstance(block, int) or isinstance(block, bool) or not 1 <= block <= 1 << 20:
-        raise ResearchError(f"block_tokens={block!r}: expected a whole number of tokens, 1 or more")
-    rate, seed = config.rate_per_s, config.seed
-    if rate is not None and not (isinstance(rate, int | float) and 0 < rate < float("inf")):
-        raise ResearchError(f"rate_per_s={rate!r}: expected a positive number of requests a second")
+        raise ResearchError(f"block_tokens={block!r}: expected a whole number of tokens from 1 to {1 << 20:,}")
+    rate, seed = _drawing(config.rate_per_s, config.seed)
     source = read_source(str(config.path))
     tokenizer = load_tokenizer(ESTIMATE if config.tokenizer is None else config.tokenizer)
     salt = _salt(config.salt, out)
@@ -64,12 +63,9 @@ def run(config: DictConfig, out: Path) -> dict[str, Any]:
         "tokens": tokenizer.note,
         "salt_id": salt.id,
     }
-    out.mkdir(parents=True, exist_ok=True)
     with _progress(source.file) as tick:
-        found = _write(log, out / NAME, head, rate, 0 if seed is None else seed, tick)
-    notes = [tokenizer.note, *found.pop("notes")]
-    if log.ignored:
-        notes.append(f"fields not read: {', '.join(sorted(log.ignored)[:20])}")
+        found = _write(log, out / NAME, head, rate, seed, tick)
+    notes = [tokenizer.note, *found.pop("notes"), *log.notes]
     for note in notes:
         print(note)
     made = "made now, at random; " if salt.made else ""
@@ -79,7 +75,20 @@ def run(config: DictConfig, out: Path) -> dict[str, Any]:
         f"tokens, {found['blocks']:,} blocks of {block} tokens, {found['distinct_blocks']:,} of them distinct\n"
         f"written to {out / NAME}; next: python -m research.compare trace.path={out / NAME}"
     )
-    return {"file": str(out / NAME), **head, **found, "notes": notes}
+    return {"file": NAME, **head, **found, "notes": notes}  # the name alone: a path may name the user
+
+
+def _drawing(rate: object, seed: object) -> tuple[float | None, int]:
+    """The rate at which arrivals are drawn, None for not at all, and the seed."""
+    if rate is not None and (not isinstance(rate, int | float) or isinstance(rate, bool) or not 1e-9 <= rate <= 1e9):
+        raise ResearchError(f"rate_per_s={rate!r}: expected a number of requests a second from 1e-9 to 1e9")
+    if seed is None:
+        return rate, 0
+    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
+        raise ResearchError(f"seed={seed!r}: expected a whole number, 0 or more")
+    if rate is None:
+        raise ResearchError(f"seed={seed}: expected rate_per_s=R with it, as nothing else is drawn")
+    return rate, seed
 
 
 def _salt(given: object, out: Path) -> Salt:
@@ -91,10 +100,10 @@ def _salt(given: object, out: Path) -> Salt:
 
         path = Path(platformdirs.user_config_dir("pdgym")) / "hash_salt"
     elif isinstance(given, str) and given:
-        path = Path(given).expanduser()
+        path = Path(os.path.expanduser(given))  # a user that does not exist stays as it is
     else:
         raise ResearchError(f"salt={given!r}: expected the path of a file (a new one is made if it is not there)")
-    if path.resolve().is_relative_to(out.resolve()):
+    if os.path.realpath(path).startswith(os.path.join(os.path.realpath(out), "")):
         raise ResearchError(f"salt={path}: expected a file outside {out}, whose content is made to be shared")
     return get_salt(path)
 

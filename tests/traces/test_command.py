@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -43,4 +44,46 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert main([*words, f"out={tmp_path}"]) == 2
         message = capsys.readouterr().err
         assert message.startswith("error: ")
+        assert message.count("\n") == 1
+
+
+def test_out_is_made_and_checked_before_the_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from research.trace_actions import describing, hashing, listing
+
+    def never(*_: object) -> None:
+        raise AssertionError("the work is not begun")
+
+    (tmp_path / "file").write_text("mine")
+    for module in (listing, describing, hashing):
+        monkeypatch.setattr(module, "run", never)
+    for action in ("list", "describe", "hash"):
+        for place in (tmp_path / "file", tmp_path / "file" / "below", "/proc/none", "[1]"):
+            assert main([f"action={action}", f"out={place}"]) == 2
+            assert re.fullmatch(r"error: out=.*: expected a folder.*\n", capsys.readouterr().err)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_failed_action_leaves_no_empty_folder(tmp_path: Path) -> None:
+    assert main(["action=generate", "path=none.yaml", f"out={tmp_path / 'a' / 'b'}"]) == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_odd_settings_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "t.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,1,1\n")
+    (tmp_path / "fit.yaml").write_text("[" * 3000)
+    (tmp_path / "p.jsonl").write_text('{"prompt": "a", "output": "b"}\n')
+    hashed = ["action=hash", f"path={tmp_path / 'p.jsonl'}", f"salt={tmp_path / 'salt'}", "rate_per_s=1"]
+    for words, named in (
+        ([f"trace.path={tmp_path / 't.csv'}", "trace.format=5"], "trace.format"),
+        (["trace.path=~nouser/t.csv"], "nouser"),
+        ([*hashed, "seed=-1"], "seed=-1"),
+        ([*hashed, "seed=abc"], "seed='abc'"),
+        (["action=generate", f"path={tmp_path / 'fit.yaml'}"], "fit.yaml: expected a generator"),
+    ):
+        assert main([*words, f"out={tmp_path / 'o'}"]) == 2
+        message = capsys.readouterr().err
+        assert message.startswith("error: ")
+        assert named in message
         assert message.count("\n") == 1

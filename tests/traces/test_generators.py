@@ -290,6 +290,8 @@ def test_size_rate_and_bits() -> None:
         ({"duration_s": -1.0}, "column 'duration_s'"),
         ({"rate_per_s": float("inf")}, "column 'rate_per_s'"),
         ({"requests": "many"}, "column 'requests'"),
+        ({"duration_s": [1]}, "column 'duration_s'"),
+        ({"rate_per_s": 2**2000}, "column 'rate_per_s'"),
         ({"requests": 5, "rate_per_s": 1.0, "duration_s": 5.0}, "two of"),
         ({"duration_s": 1e9}, "at most 50,000,000"),
         ({"duration_s": 1e-9}, "something starts"),
@@ -311,7 +313,9 @@ def test_a_generator_survives_yaml(tmp_path: Path) -> None:
     assert path.stat().st_size < 60_000
     text = path.read_text("utf-8")
     for broken in ("", "a: 1\n", "- 1\n", ":\n:", text.replace("version: 1", "version: 2"), text[: len(text) // 2],
-                   text.replace("dropped_share: 0.2", "dropped_share: 3")):  # fmt: skip
+                   text.replace("dropped_share: 0.2", "dropped_share: 3"), "[" * 3000,
+                   re.sub(r"(?m)^requests: .*", f"requests: {2**2000}", text),
+                   re.sub(r"block_tokens: .*", "block_tokens: 1.0e+308", text)):  # fmt: skip
         path.write_text(broken, "utf-8")
         with pytest.raises(TraceError, match=r"fit\.yaml.*a generator written by action=fit"):
             read_generator(path)
@@ -321,7 +325,7 @@ def test_a_generator_survives_yaml(tmp_path: Path) -> None:
 
 @given(
     place=st.floats(0, 1, exclude_max=True),
-    word=st.sampled_from(["nan", ".nan", "-1", "1e308", ".inf", "x", "[]", "0"]),
+    word=st.sampled_from(["nan", ".nan", "-1", "1e308", "1.0e+308", ".inf", "x", "[]", "0"]),
 )
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_damaged_generator_draws_a_trace_or_says_what_is_wrong(tmp_path: Path, place: float, word: str) -> None:

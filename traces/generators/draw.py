@@ -24,6 +24,9 @@ NOMINAL_SERVICE = (0.5, 0.03)
 """s, s an output token: nominal arrivals of later turns, which a replay does not use."""
 
 
+_MOST = 1e100  # seconds, requests, requests a second: whatever is near it is refused below
+
+
 def draw_trace(
     made: Generator,
     *,
@@ -120,7 +123,9 @@ def _size(
 ) -> tuple[float, float]:
     """Duration and request rate from what is given."""
     for column, value in (("duration_s", duration_s), ("rate_per_s", rate_per_s), ("requests", requests)):
-        if value is not None and (isinstance(value, bool | str) or not 0 < value < np.inf):
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, int | float | np.integer) or not 0 < value < _MOST
+        ):
             raise TraceError(file=name, column=column, value=value, expected="a positive number")
     if duration_s is not None and rate_per_s is not None and requests is not None:
         expected = "two of duration_s, rate_per_s and requests: the third follows"

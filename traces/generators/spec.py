@@ -16,6 +16,7 @@ from traces.generators.prefixes import PrefixLaw
 from traces.generators.sessions import SessionLaw
 
 VERSION = 1
+_MOST = 1e12
 _ROW = 8  # numbers of a mapping that still go on one line
 _HEAD = (
     "# A generator fitted from a trace. Made by: python -m research.traces action=fit\n"
@@ -115,6 +116,9 @@ class Generator:
         """The generator of :meth:`to_dict`; KeyError, TypeError or ValueError if it is none."""
         if raw.get("version") != VERSION:
             raise ValueError(f"version {VERSION}, not {raw.get('version')!r}")
+        for key, value in raw.items():
+            if key not in ("distances", "arrivals_fit"):  # a record, of which nothing is drawn
+                _check_numbers(key, value)
         made = cls(
             source=str(raw["source"]),
             source_sha256=str(raw["source_sha256"]),
@@ -136,6 +140,17 @@ class Generator:
         if not 1 <= made.starts <= made.requests or not 0 < made.duration_s < float("inf"):
             raise ValueError("1 or more starts, no more than requests, in a positive duration")
         return made
+
+
+def _check_numbers(key: str, value: Any) -> None:
+    """A ValueError for a number that no law has: sums and products of it would be none."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            _check_numbers(key, item)
+    elif isinstance(value, int | float) and not abs(value) <= _MOST:
+        raise ValueError(f"numbers up to {_MOST:g} in {key}")
 
 
 def write_generator(made: Generator, path: str | Path) -> None:
@@ -186,6 +201,7 @@ def read_generator(path: str | Path) -> Generator:
         AttributeError,
         IndexError,
         ArithmeticError,
+        RecursionError,
         yaml.YAMLError,
     ) as error:
         what = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
