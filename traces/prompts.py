@@ -8,14 +8,22 @@ One JSON object a line (gzip and zstd are opened):
 * ``arrival_s`` (``_ms``, ``_us``, ``_ns``), ``arrival``, ``timestamp`` (``timestamp_ms``, ...), ``time``, ``ts``,
   ``created`` or ``created_at``: seconds or epoch stamps, or ISO 8601. Absent: drawn, if a rate is given.
 * ``session``, ``session_id``, ``conversation_id`` or ``chat_id``; ``tenant`` or ``user``: become numbers by first
-  appearance. ``model``, ``max_output_tokens`` (``max_tokens``), ``ttft_s``, ``tpot_s``, ``e2e_s``: kept as they are.
+  appearance. ``model`` (a name without blanks), ``max_output_tokens`` (``max_tokens``), ``ttft_s``, ``tpot_s``,
+  ``e2e_s``: kept as they are.
 
-Other fields are not read and not written. No error and no output holds any text of a prompt or an answer.
+Other fields are not read and not written. Any value, and any name of a field that is not listed here, may be text of a
+prompt or a user's name: errors and notes give rows, fields listed here, types and counts, and nothing else.
+
+An answer's blocks are in the chain if its text is all that was produced. A recorded length beyond the text's (by more
+than the end token; by more than a quarter, where lengths are estimated) says that thinking or tool calls came with it,
+which stand before or between what is there: then the cache holds no block that a later prompt can use, and the chain
+ends with the prompt.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,10 +33,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from traces.check import MAX_TOKENS
+from traces.errors import nearest
 from traces.hashing import block_hashes
 from traces.readers.naming import unit_of
 from traces.source import Source
-from traces.tokens import Conversation, Tokenizer, text_parts
+from traces.tokens import MAX_ID, Conversation, Tokenizer, placed, text_parts
 
 _STEMS = ("arrival", "timestamp", "time", "ts", "created", "created_at")
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -41,8 +50,8 @@ TENANT = ("tenant", "user")
 LIMIT = ("max_output_tokens", "max_tokens")
 TIMES = ("ttft_s", "tpot_s", "e2e_s")
 _MODEL = ("model",)
+_MODEL_NAME = re.compile(r"[A-Za-z0-9._:/@+-]{1,128}")  # no blanks: a text that got here by mistake is refused
 _KNOWN = ("prompt", "messages", *ARRIVAL, *OUTPUT_TEXT, *OUTPUT_TOKENS, *SESSION, *TENANT, *LIMIT, *TIMES, *_MODEL)
-_MAX_TOKEN = 2**63 - 1
 _MAX_STAMP = 2**63 - 1
 _EPOCH_S = (631_152_000, 4_102_444_800)  # 1990 to 2100
 _MAX_SPAN_S = 10 * 365 * 86_400
@@ -57,7 +66,7 @@ class Prompt:
         unit: unit that the stamp's name says, or None.
         prompt_tokens: length.
         output_tokens: length.
-        hash_ids: ids of the full blocks of the prompt, and of the answer as far as its text is there.
+        hash_ids: ids of the full blocks of the prompt, and of the answer if its text is all that was produced.
         others: columns by their name in a table.
     """
 
@@ -78,16 +87,39 @@ class PromptLog:
         tokenizer: counts and cuts.
         block_tokens: tokens of a block.
         key: the salt.
-        ignored: fields that were passed over, filled while reading.
+        requests: read so far.
+        unread: fields that were passed over so far, and the requests that had any.
+        broken_off: answers so far that are longer than their text, whose blocks are left out.
     """
 
     source: Source
     tokenizer: Tokenizer
     block_tokens: int
-    key: bytes
-    ignored: set[str] = field(default_factory=set)
-    _sessions: dict[str, int] = field(default_factory=dict)
-    _tenants: dict[str, int] = field(default_factory=dict)
+    key: bytes = field(repr=False)
+    requests: int = 0
+    unread: tuple[int, int] = (0, 0)
+    broken_off: int = 0
+    _sessions: dict[str, int] = field(default_factory=dict, repr=False)
+    _tenants: dict[str, int] = field(default_factory=dict, repr=False)
+
+    @property
+    def notes(self) -> list[str]:
+        """Lines on what was passed over, left out or mended so far."""
+        found = []
+        if self.unread[0]:
+            fields, requests = self.unread
+            found.append(
+                f"{fields:,} fields not read, on {requests:,} of {self.requests:,} requests "
+                "(not named here, as names of fields may hold text, too)"
+            )
+        if self.broken_off:
+            found.append(
+                f"{self.broken_off:,} of {self.requests:,} answers are longer than their text (thinking or tool calls "
+                "that are not in the log): their blocks are left out"
+            )
+        if self.tokenizer.mended:
+            found.append(f"repair: {self.tokenizer.mended:,} texts had halves of surrogate pairs, now U+FFFD")
+        return found
 
     def rows(self, read_bytes: Callable[[int], None] = lambda n: None) -> Iterator[Prompt]:
         """Every request, in order.
@@ -98,40 +130,49 @@ class PromptLog:
         Raises:
             TraceError: a bad line or field, named by line; never with its text.
         """
-        some = False
         with self.source.open() as stream:
             for row, line in enumerate(stream, start=1):
                 read_bytes(len(line))
                 if line.strip():
-                    some = True
-                    yield self._row(_object(line, row, self.source), row)
-        if not some:
+                    self.requests += 1
+                    with placed(self.source, row, self.tokenizer.setting):
+                        prompt = self._row(json_object(line, row, self.source), row)
+                    yield prompt
+        if not self.requests:
             raise self.source.error("at least one request", value="an empty file")
 
     def _row(self, record: dict[str, Any], row: int) -> Prompt:
-        self.ignored.update(name for name in record if name not in _KNOWN)
-        prompt, follow = self._prompt(record, row)
+        unread = sum(name not in _KNOWN for name in record)
+        self.unread = (self.unread[0] + unread, self.unread[1] + bool(unread))
+        tokens = self._prompt(record, row)
+        prompt_tokens = len(tokens)
+        if not 1 <= prompt_tokens <= MAX_TOKENS:
+            name = "messages" if "messages" in record else "prompt"
+            raise self.source.error(
+                f"1 to {MAX_TOKENS:,} tokens", row=row, column=name, value=f"{prompt_tokens} tokens"
+            )
         text, output_tokens = self._output(record, row)
-        tokens = prompt
         if text is not None:
-            answer = follow(text)
-            tokens = [*prompt, *answer]
+            answer = self.tokenizer.encode(text)
             output_tokens = len(answer) if output_tokens is None else output_tokens
+            if output_tokens <= 1 + len(answer) + (0 if self.tokenizer.exact else len(answer) // 4):
+                tokens = [*tokens, *answer][: prompt_tokens + output_tokens]
+            else:
+                self.broken_off += 1
         if output_tokens is None:
             expected = f"one of {', '.join(OUTPUT_TEXT + OUTPUT_TOKENS)}"
             raise self.source.error(expected, row=row, column="output_tokens")
-        if not 1 <= len(prompt) <= MAX_TOKENS:
-            name = "messages" if "messages" in record else "prompt"
-            raise self.source.error(f"1 to {MAX_TOKENS:,} tokens", row=row, column=name, value=f"{len(prompt)} tokens")
-        hash_ids = block_hashes(tokens[: len(prompt) + output_tokens], self.block_tokens, self.key)
+        hash_ids = block_hashes(tokens, self.block_tokens, self.key)
         arrival, unit = self._arrival(record, row)
-        return Prompt(arrival, unit, len(prompt), output_tokens, hash_ids, self._others(record, row))
+        return Prompt(arrival, unit, prompt_tokens, output_tokens, hash_ids, self._others(record, row))
 
-    def _prompt(self, record: dict[str, Any], row: int) -> tuple[list[int], Callable[[str], Sequence[int]]]:
-        """Token ids, and how the answer that follows is encoded."""
+    def _prompt(self, record: dict[str, Any], row: int) -> list[int]:
+        """Token ids."""
         if ("prompt" in record) == ("messages" in record):
-            there = "both" if "prompt" in record else f"neither (found: {', '.join(sorted(record)[:12])})"
-            raise self.source.error("a prompt or messages, one of them", row=row, column="prompt", value=there)
+            names = ("prompt", "messages")
+            there = "both" if "prompt" in record else f"neither, in {len(record)} fields"
+            hint = "" if "prompt" in record else next((h for h in (nearest(name, names) for name in record) if h), "")
+            raise self.source.error(f"a prompt or messages, one of them{hint}", row=row, column="prompt", value=there)
         encode = self.tokenizer.encode
         if "messages" in record:
             talk = Conversation(encode)
@@ -144,15 +185,15 @@ class PromptLog:
                 for text in texts:
                     talk.add(text)
             talk.open("assistant")
-            return talk.tokens, encode
+            return talk.tokens
         prompt = record["prompt"]
         if isinstance(prompt, str):
-            return list(encode(prompt)), encode
-        whole = isinstance(prompt, list) and all(type(i) is int and 0 <= i <= _MAX_TOKEN for i in prompt)
+            return encode(prompt)
+        whole = isinstance(prompt, list) and all(type(i) is int and 0 <= i <= MAX_ID for i in prompt)
         if not whole:
             found = type(prompt).__name__
             raise self.source.error("text, or a list of token ids", row=row, column="prompt", value=found)
-        return prompt, encode
+        return list(prompt)
 
     def _list(self, messages: object, row: int) -> list[Any]:
         if not isinstance(messages, list) or not messages:
@@ -175,7 +216,7 @@ class PromptLog:
         if count is not None and (type(count) is not int or not 0 <= count <= MAX_TOKENS):
             column = count_name or f"{name}.usage.completion_tokens"
             expected = f"a whole number of tokens up to {MAX_TOKENS:,}"
-            raise self.source.error(expected, row=row, column=column, value=_safe(count))
+            raise self.source.error(expected, row=row, column=column, value=_kind(count))
         return value, count
 
     def _arrival(self, record: dict[str, Any], row: int) -> tuple[float | int | None, str | None]:
@@ -191,10 +232,10 @@ class PromptLog:
             try:
                 stamp = datetime.fromisoformat(value)
                 return (stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)).timestamp(), "s"
-            except (ValueError, OverflowError) as error:
-                raise self.source.error(expected, row=row, column=name, value=value) from error
+            except (ValueError, OverflowError):
+                raise self.source.error(expected, row=row, column=name, value="text that is no time") from None
         if type(value) not in (int, float) or not 0 <= value <= _MAX_STAMP:
-            raise self.source.error(expected, row=row, column=name, value=_safe(value))
+            raise self.source.error(expected, row=row, column=name, value=_kind(value))
         return value, unit_of(name)
 
     def _others(self, record: dict[str, Any], row: int) -> dict[str, Any]:
@@ -203,23 +244,27 @@ class PromptLog:
             name, key = _first(record, names)
             if key is None or key in ("", -1):
                 continue
-            if not isinstance(key, str | int):
+            if not isinstance(key, str | int) or isinstance(key, bool):
                 raise self.source.error("text or a number", row=row, column=name, value=type(key).__name__)
             number = numbers.setdefault(str(key), len(numbers))
             found[column] = number if column == "session" else f"tenant_{number}"
         name, model = _first(record, _MODEL)
         if model is not None:
-            if not isinstance(model, str):
-                raise self.source.error("a name", row=row, column=name, value=type(model).__name__)
+            if not isinstance(model, str) or not _MODEL_NAME.fullmatch(model):
+                expected = "a name of up to 128 letters, digits and ._:/@+- (it is written as it is), or none"
+                found_kind = "text of another kind" if isinstance(model, str) else _kind(model)
+                raise self.source.error(expected, row=row, column=name, value=found_kind)
             found["model"] = model
         for column in ("max_output_tokens", *TIMES):
             name, value = _first(record, LIMIT if column == "max_output_tokens" else (column,))
             if value is None:
                 continue
-            low = 1 if column == "max_output_tokens" else 0
-            if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= 1e10:
-                raise self.source.error(f"a number from {low} to 1e10", row=row, column=name, value=_safe(value))
-            found[column] = int(value) if column == "max_output_tokens" else float(value)
+            limit = column == "max_output_tokens"
+            right = isinstance(value, int if limit else int | float) and not isinstance(value, bool)
+            if not right or not int(limit) <= value <= 1e10:
+                expected = f"a {'whole ' if limit else ''}number from {int(limit)} to 1e10"
+                raise self.source.error(expected, row=row, column=name, value=_kind(value))
+            found[column] = value if limit else float(value)
         return found
 
 
@@ -237,17 +282,18 @@ def seconds_from_start(
     epoch = next((u for u, per_s in _UNITS.items() if _EPOCH_S[0] <= low / per_s <= _EPOCH_S[1]), None)
     if epoch and unit not in (None, epoch):
         expected = f"epoch stamps in {unit}, as their name says; these are such in {epoch}: rename the field"
-        raise source.error(expected, column="arrival", value=low)
+        raise source.error(expected, column="arrival")
     unit = epoch or unit or "s"
     if high - low > _MAX_SPAN_S * _UNITS[unit]:
         expected = f"a span of at most ten years, in {unit}: name the field after its unit (arrival_ms)"
-        raise source.error(expected, column="arrival", value=high - low)
+        raise source.error(expected, column="arrival", value=f"{(high - low) / _UNITS[unit]:.3g} s")
     kind = f"epoch stamps in {unit}" if epoch else unit
     seconds = np.array([(stamp - low) / _UNITS[unit] for stamp in stamps])
     return seconds, f"arrivals: {kind}, from the earliest"
 
 
-def _object(line: bytes, row: int, source: Source) -> dict[str, Any]:
+def json_object(line: bytes, row: int, source: Source) -> dict[str, Any]:
+    """The JSON object on a line; errors hold nothing of the line."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -287,6 +333,6 @@ def _number(text: str) -> float | int:
     return int(text) if text.strip().isdigit() else value
 
 
-def _safe(value: object) -> object:
-    """A value for an error message: numbers as they are, of anything else the type."""
-    return value if isinstance(value, int | float) else type(value).__name__
+def _kind(value: object) -> str:
+    """What an error may say of a value."""
+    return "another number" if isinstance(value, int | float) and not isinstance(value, bool) else type(value).__name__

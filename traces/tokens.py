@@ -9,7 +9,10 @@
   a block ends differs from the real tokenizer's.
 * ``PATH/tokenizer.json``: a Hugging Face fast tokenizer, if the package ``tokenizers`` is importable (it is not
   required). Special tokens are not added.
-* ``package.module:function``: a function from text to a sequence of token ids (whole numbers, 0 or more).
+* ``package.module:function``: a function from text to a sequence of token ids (whole numbers from 0 to 2^63 - 1).
+
+JSON may hold halves of surrogate pairs, which are no text and which tokenizers do not take: each becomes U+FFFD,
+counted. What a tokenizer says when it fails may hold the text, so errors name its type alone.
 
 A conversation is one token for the role before each message, then the message's tokens. Chat templates add more
 (often 3 to 5 a message), which are not counted.
@@ -21,12 +24,15 @@ import importlib
 import importlib.util
 import re
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import index
 from pathlib import Path
 from typing import Any
 
 from traces.errors import TraceError
+from traces.source import Source
 
 ESTIMATE = "estimate"
 ESTIMATE_ERROR = "English -5 to +8 %, code and JSON -17 to 0 %, other languages -63 to +15 %"
@@ -43,22 +49,80 @@ _PIECE = re.compile(
     re.DOTALL,
 )
 
+MAX_ID = 2**63 - 1
 Encode = Callable[[str], Sequence[int]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Tokenizer:
     """A tokenizer.
 
     Attributes:
         name: what ``tokenizer=`` was.
-        encode: text -> token ids, checked.
+        plain: text -> whole numbers, as the tokenizer gives them.
         note: one line for a provenance.
+        setting: how errors call the setting.
+        mended: texts so far that had halves of surrogate pairs.
     """
 
     name: str
-    encode: Encode
+    plain: Callable[[str], Iterable[Any]]
     note: str
+    setting: str = "tokenizer"
+    mended: int = 0
+
+    @property
+    def exact(self) -> bool:
+        """Whether lengths are a tokenizer's, not an estimate."""
+        return self.name != ESTIMATE
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text.
+
+        Raises:
+            TraceError: the tokenizer fails or gives no token ids; neither says anything of the text.
+        """
+        whole = well_formed(text)
+        self.mended += whole is not text
+        failed, ids = "", list[int]()
+        try:
+            ids = [index(i) for i in self.plain(whole)]
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit and panics of compiled tokenizers, too
+            failed = type(error).__name__
+        if failed:  # raised out here, so that what the tokenizer said is no part of the error either
+            expected = f"{self.name} to take every text and to return token ids, which are whole numbers"
+            raise TraceError(file=self.setting, value=failed, expected=expected)
+        if ids and not (min(ids) >= 0 and max(ids) <= MAX_ID):
+            found = "an id below 0" if min(ids) < 0 else "an id of 2^63 or more"
+            raise TraceError(file=self.setting, value=found, expected=f"{self.name} to return ids from 0 to 2^63 - 1")
+        return ids
+
+
+@contextmanager
+def placed(source: Source, row: int, column: str) -> Iterator[None]:
+    """Errors of a tokenizer get the place in the file at which it failed."""
+    found: TraceError | None = None
+    try:
+        yield
+    except TraceError as error:
+        if error.row is not None:
+            raise
+        found = error
+    if found is not None:
+        raise source.error(found.expected, row=row, column=column, value=found.value)
+
+
+def well_formed(text: str) -> str:
+    """The text itself, or, where it has halves of surrogate pairs, a copy with U+FFFD for each (pairs are joined)."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
 
 
 def load_tokenizer(spec: object, setting: str = "tokenizer") -> Tokenizer:
@@ -77,18 +141,19 @@ def load_tokenizer(spec: object, setting: str = "tokenizer") -> Tokenizer:
     if not isinstance(spec, str) or not spec:
         raise TraceError(file=setting, value=spec, expected=expected)
     if Path(spec).suffix == ".json":
-        return Tokenizer(spec, _from_file(spec, setting), f"tokens by {Path(spec).name}, without special tokens")
+        note = f"tokens by {Path(spec).name}, without special tokens"
+        return Tokenizer(spec, _from_file(spec, setting), note, setting)
     module, colon, function = spec.partition(":")
-    if not colon or not module or not function:
+    if not colon or not all(part.isidentifier() for part in (*module.split("."), function)):
         raise TraceError(file=setting, value=spec, expected=expected)
-    return Tokenizer(spec, _from_module(module, function, spec, setting), f"tokens by {spec}")
+    return Tokenizer(spec, _from_module(module, function, spec, setting), f"tokens by {spec}", setting)
 
 
 def _estimate(text: str) -> list[int]:
-    return [zlib.crc32(piece.encode("utf-8", "surrogatepass")) for piece in _PIECE.findall(text)]
+    return [zlib.crc32(piece.encode()) for piece in _PIECE.findall(text)]
 
 
-def _from_file(path: str, setting: str) -> Encode:
+def _from_file(path: str, setting: str) -> Callable[[str], Iterable[Any]]:
     if not Path(path).is_file():
         raise TraceError(file=setting, value=path, expected="an existing tokenizer.json")
     if importlib.util.find_spec("tokenizers") is None:
@@ -98,46 +163,21 @@ def _from_file(path: str, setting: str) -> Encode:
     try:
         loaded = tokenizers.Tokenizer.from_file(path)
     except Exception as error:  # the package raises plain Exception
-        raise TraceError(file=setting, value=path, expected=f"a Hugging Face tokenizer.json ({error})") from error
-
-    def encode(text: str) -> Sequence[int]:
-        try:
-            ids: list[int] = loaded.encode(text, add_special_tokens=False).ids
-        except Exception as error:
-            raise _refused(path, setting, error) from error
-        return ids
-
-    return encode
+        where = re.search(r"line \d+ column \d+", str(error))  # the rest may quote the file, which may be a wrong one
+        expected = f"a Hugging Face tokenizer.json{f' (another at {where[0]})' if where else ''}"
+        raise TraceError(file=setting, value=path, expected=expected) from None
+    return lambda text: loaded.encode(text, add_special_tokens=False).ids
 
 
-def _from_module(module: str, name: str, spec: str, setting: str) -> Encode:
+def _from_module(module: str, name: str, spec: str, setting: str) -> Callable[[str], Iterable[Any]]:
     try:
         function: Any = getattr(importlib.import_module(module), name, None)
-    except ImportError as error:
-        raise TraceError(file=setting, value=spec, expected=f"an importable module ({error})") from error
+    except (Exception, SystemExit) as error:  # whatever the user's module does when it is imported
+        why = str(error) if isinstance(error, ImportError | SyntaxError) else type(error).__name__
+        raise TraceError(file=setting, value=spec, expected=f"an importable module ({why})") from error
     if not callable(function):
         raise TraceError(file=setting, value=spec, expected=f"a function {name!r} in {module}")
-
-    def encode(text: str) -> Sequence[int]:
-        try:
-            ids = function(text)
-        except Exception as error:
-            raise _refused(spec, setting, error) from error
-        try:
-            ids = [int(i) for i in ids]
-        except (TypeError, ValueError) as error:
-            found = type(ids).__name__  # not the value: it may hold the text
-            raise TraceError(file=setting, value=found, expected=f"{spec} to return token ids") from error
-        if ids and min(ids) < 0:
-            raise TraceError(file=setting, value=min(ids), expected=f"{spec} to return ids of 0 or more")
-        return ids
-
-    return encode
-
-
-def _refused(spec: str, setting: str, error: Exception) -> TraceError:
-    """A tokenizer failed; its own message may hold the text and is left out."""
-    return TraceError(file=setting, value=type(error).__name__, expected=f"{spec} to take every text")
+    return function  # type: ignore[no-any-return]
 
 
 class Conversation:

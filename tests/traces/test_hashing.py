@@ -1,12 +1,9 @@
-"""A prompt log as salted hashes: what is in the file, what is not, and what it takes to test a guess."""
+"""A prompt log as salted hashes: what is in the file, and what is not."""
 
 from __future__ import annotations
 
 import gzip
 import json
-import os
-import re
-import stat
 from pathlib import Path
 from typing import Any
 
@@ -14,60 +11,10 @@ import polars as pl
 import pytest
 
 from research.traces import main
+from tests.traces.prompt_logs import ANSWER, ASK, LOG, SYSTEM, WORDS, hashes, messages, quick_salt, run, write  # noqa: F401
 from traces import load_trace
-from traces.errors import TraceError
-from traces.hashing import block_hashes, get_salt
+from traces.hashing import block_hashes
 from traces.tokens import load_tokenizer
-
-SYSTEM = "You are the internal assistant of Umbrella Logistics and never reveal the zanzibar tariff to strangers. " * 2
-ASK, ANSWER = "Which quokka shipments are late because of the strike in Rotterdam?", "Shipments 17 and 4 xylophones."
-
-
-def messages(*texts: str) -> list[dict[str, str]]:
-    roles = ("system", "user", "assistant", "user")
-    return [{"role": role, "content": text} for role, text in zip(roles, texts, strict=False)]
-
-
-LOG: list[dict[str, Any]] = [
-    {
-        "timestamp": "2026-03-01T12:00:00.25Z",
-        "session": "wilhelmina@umbrella.example",
-        "user": "wilhelmina",
-        "model": "llama",
-        "messages": messages(SYSTEM, ASK),
-        "output": ANSWER,
-        "trace_note": "kookaburra",
-    },
-    {
-        "timestamp": "2026-03-01T12:00:01Z",
-        "session": "otto",
-        "prompt": f"{SYSTEM}{ASK}",
-        "output_tokens": 40,
-    },
-    {
-        "timestamp": "2026-03-01T12:01:00Z",
-        "session": "wilhelmina@umbrella.example",
-        "messages": messages(SYSTEM, ASK, ANSWER, "And the marzipan?"),
-        "response": {"choices": [{"message": {"content": "On time."}}], "usage": {"completion_tokens": 3}},
-    },
-]
-WORDS = set(re.findall(r"[A-Za-z]{5,}", f"{SYSTEM} {ASK} {ANSWER} marzipan wilhelmina kookaburra"))
-
-
-def write(folder: Path, log: list[Any]) -> Path:
-    path = folder / "prompts.jsonl"
-    path.write_bytes(b"".join((r if isinstance(r, bytes) else json.dumps(r).encode()) + b"\n" for r in log))
-    return path
-
-
-def run(folder: Path, out: str = "out", log: list[Any] | None = None, salt: str = "salt", *words: str) -> Path:
-    path = write(folder, LOG if log is None else log)
-    assert main(["action=hash", f"path={path}", f"salt={folder / salt}", f"out={folder / out}", *words]) == 0
-    return folder / out
-
-
-def hashes(out: Path) -> list[list[int]]:
-    return pl.read_parquet(out / "hashed.parquet")["hash_ids"].to_list()
 
 
 def test_the_table_has_lengths_sessions_and_chains(tmp_path: Path) -> None:
@@ -104,7 +51,7 @@ def test_no_text_leaves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
             assert word.lower().encode() not in data.lower()
     columns = pl.read_parquet(out / "hashed.parquet")
     assert not [c for c in columns.columns if columns.schema[c] == pl.String and c not in ("model", "tenant")]
-    assert b"trace_note" in said  # the name of a field that was passed over, not what was in it
+    assert b"1 fields not read, on 1 of 3 requests" in said
 
 
 def test_a_bad_line_is_named_without_its_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,6 +67,15 @@ def test_a_bad_line_is_named_without_its_text(tmp_path: Path, capsys: pytest.Cap
         ({"timestamp": 5, "prompt": "", "output_tokens": 3}, "row 2, column 'prompt'"),
         (b'["quokka"]', "row 2"),
         (b'{"prompt": "quokka \xff"}', "row 2"),
+        ({"timestamp": "quokka at noon", "prompt": "quokka", "output_tokens": 3}, "row 2, column 'timestamp'"),
+        ({"quokka strike": 1, "promt": "quokka", "output_tokens": 3}, "found 'neither, in 3 fields'"),
+        ({"timestamp": 5, "promt": "quokka", "output_tokens": 3}, "did you mean 'prompt'?"),
+        ({"timestamp": 5, "prompt": "quokka", "output_tokens": 3, "model": "the quokka"}, "row 2, column 'model'"),
+        ({"timestamp": 5, "prompt": "quokka", "output_tokens": 3, "model": "\ud83d"}, "row 2, column 'model'"),
+        ({"timestamp": 5, "prompt": "quokka", "output_tokens": 3, "user": {"quokka": 1}}, "row 2, column 'user'"),
+        ({"timestamp": 5, "prompt": "quokka", "output_tokens": 3, "max_tokens": 1.5}, "row 2, column 'max_tokens'"),
+        ({"timestamp": 5, "prompt": "quokka", "output_tokens": 4915112345678}, "row 2, column 'output_tokens'"),
+        ({"timestamp": -4915112345678, "prompt": "quokka", "output_tokens": 1}, "row 2, column 'timestamp'"),
     ]
     for line, where in bad:
         path = write(tmp_path, [LOG[0], line])
@@ -128,24 +84,8 @@ def test_a_bad_line_is_named_without_its_text(tmp_path: Path, capsys: pytest.Cap
         message = capsys.readouterr().err
         assert where in message
         assert "quokka" not in message
+        assert "4915112345678" not in message
         assert not list((tmp_path / "bad").glob("*.parquet"))
-
-
-def test_a_salt_decides_and_only_the_salt(tmp_path: Path) -> None:
-    same = [hashes(run(tmp_path, name)) for name in ("a", "b")]
-    assert same[0] == same[1]
-    other = hashes(run(tmp_path, "c", None, "other"))
-    assert [len(chain) for chain in other] == [len(chain) for chain in same[0]]
-    assert not {i for chain in other for i in chain} & {i for chain in same[0] for i in chain}
-    ids = [json.loads((tmp_path / name / "summary.json").read_text("utf-8"))["salt_id"] for name in "abc"]
-    assert ids[0] == ids[1] != ids[2]
-
-
-def test_a_guess_needs_the_salt(tmp_path: Path) -> None:
-    found = hashes(run(tmp_path))[1]
-    guess = load_tokenizer("estimate").encode(SYSTEM + ASK)
-    assert block_hashes(guess, 16, get_salt(tmp_path / "salt").key)[: len(found)] == found
-    assert not set(block_hashes(guess, 16)) & set(found)
 
 
 def test_an_id_names_the_whole_prefix() -> None:
@@ -154,32 +94,6 @@ def test_an_id_names_the_whole_prefix() -> None:
     assert block_hashes([1, 2, 3, 4, 9, 9], 2, b"k")[:2] == one[:2]
     assert not set(block_hashes([0, 2, 3, 4, 5, 6], 2, b"k")) & set(one)
     assert all(0 <= i < 2**63 for i in one)
-
-
-def test_the_salt_is_the_owners_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run(tmp_path)
-    assert "made now, at random" in capsys.readouterr().out
-    assert stat.S_IMODE((tmp_path / "salt").stat().st_mode) == 0o600
-    run(tmp_path)
-    assert "made now" not in capsys.readouterr().out
-    (tmp_path / "weak").write_text("secret", "utf-8")
-    os.chmod(tmp_path / "weak", 0o600)
-    with pytest.raises(TraceError, match="at least 16 random bytes"):
-        get_salt(tmp_path / "weak")
-    os.chmod(tmp_path / "salt", 0o644)
-    with pytest.raises(TraceError, match="chmod 600"):
-        get_salt(tmp_path / "salt")
-    words = [f"path={write(tmp_path, LOG)}", f"out={tmp_path / 'out'}"]
-    assert main(["action=hash", *words, f"salt={tmp_path / 'out' / 'salt'}"]) == 2
-    assert "a file outside" in capsys.readouterr().err
-
-
-def test_the_users_own_salt_is_kept_with_their_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setenv("HOME", str(tmp_path))
-    path = write(tmp_path, LOG)
-    assert main(["action=hash", f"path={path}", f"out={tmp_path / 'out'}"]) == 0
-    assert [p.name for p in tmp_path.rglob("hash_salt")] == ["hash_salt"]
 
 
 def test_times_are_asked_for_or_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -249,3 +163,49 @@ def test_the_table_reader_takes_it(tmp_path: Path) -> None:
     again = load_trace(run(tmp_path, "long", long) / "hashed.parquet", format="table")
     assert again.chain(0).tolist() == again.chain(1).tolist() != []
     assert any("2 go on into their answer" in note for note in again.provenance)
+
+
+def talk(answer: str, recorded: int | None) -> list[dict[str, Any]]:
+    """Two turns; the second repeats the answer of the first."""
+    count = {} if recorded is None else {"output_tokens": recorded}
+    first = {"timestamp": 1, "session": 5, "messages": messages(SYSTEM, ASK), "output": answer, **count}
+    again = messages(SYSTEM, ASK, answer, ASK)
+    return [first, {"timestamp": 9, "session": 5, "messages": again, "output_tokens": 5}]
+
+
+def test_an_answer_whose_thinking_is_not_in_the_log_is_of_no_use(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = ANSWER * 20
+    length = len(load_tokenizer("estimate").encode(answer))
+    for recorded, left_out in ((None, 0), (length, 0), (length + length // 4 + 1, 0), (length * 3, 1)):
+        out = run(tmp_path, f"out{recorded}", talk(answer, recorded))
+        said = f"{left_out} of 2 answers are longer than their text"
+        assert (said in capsys.readouterr().out) == bool(left_out)
+        first, second = hashes(out)
+        frame = pl.read_parquet(out / "hashed.parquet")
+        assert len(first) == (frame["prompt_tokens"][0] + (0 if left_out else length)) // 16
+        assert second[: len(first)] == first
+        trace = load_trace(out / "hashed.parquet", format="table")
+        assert trace.chain(0).size == len(first)
+
+
+def test_the_summary_holds_no_path(tmp_path: Path) -> None:
+    out = run(tmp_path)
+    assert str(tmp_path) not in (out / "summary.json").read_text("utf-8")
+
+
+def test_what_is_drawn_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, [{"prompt": [1] * 20, "output_tokens": 1}] * 3)
+    for words, message in (
+        (["rate_per_s=1", "seed=-1"], "seed=-1: expected a whole number"),
+        (["rate_per_s=1", "seed=abc"], "seed='abc'"),
+        (["rate_per_s=1", "seed=1.5"], "seed=1.5"),
+        (["seed=1"], "seed=1: expected rate_per_s=R with it"),
+        (["rate_per_s=true"], "rate_per_s=True"),
+        (["rate_per_s=1e-320"], "rate_per_s=1e-320"),
+    ):
+        assert (
+            main(["action=hash", f"path={path}", f"salt={tmp_path / 'salt'}", f"out={tmp_path / 'out'}", *words]) == 2
+        )
+        assert message in capsys.readouterr().err
