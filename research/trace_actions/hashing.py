@@ -63,7 +63,6 @@ def run(config: DictConfig, out: Path) -> dict[str, Any]:
         "tokens": tokenizer.note,
         "salt_id": salt.id,
     }
-    out.mkdir(parents=True, exist_ok=True)
     with _progress(source.file) as tick:
         found = _write(log, out / NAME, head, rate, seed, tick)
     notes = [tokenizer.note, *found.pop("notes"), *log.notes]
