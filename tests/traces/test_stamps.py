@@ -145,3 +145,12 @@ def test_implausible_latencies_are_a_question(tmp_path: Path, name: str, value: 
 def test_options_of_units_are_checked(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"trace\.options\.latency_unit.*one of auto, s, ms, us, ns"):
         log(tmp_path, {"arrival_s": [0]}, latency_unit="minutes")
+
+
+def test_date_times_hours_apart_are_a_question_too(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    days = "".join(f"2026-01-{day:02d}T00:00:00Z,5,5\n" for day in range(1, 20))
+    path.write_text(f"arrival_s,prompt_tokens,output_tokens\n{days}")
+    with pytest.raises(TraceError, match=r"less than 60 s apart on average.*arrival_unit=iso if that is right"):
+        load_trace(path)
+    assert len(load_trace(path, arrival_unit="iso")) == 19

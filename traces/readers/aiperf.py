@@ -26,12 +26,13 @@ from numpy.typing import NDArray
 
 from traces.check import MAX_TOKENS
 from traces.readers import jsonl
-from traces.readers.clock import check_rate, choose_clock
+from traces.readers.clock import choose_clock
 from traces.readers.columns import Table
 from traces.readers.counts import COUNTS, check_counts, choose_counts
 from traces.readers.fields import documents, table_of
 from traces.readers.format import Format
 from traces.readers.outcomes import CANCELLED, ERROR, OK
+from traces.readers.plausible import check_rate
 from traces.readers.protocol import paced, users_of
 from traces.readers.serving import Handling, ServingLog, build
 from traces.source import Source, read_source

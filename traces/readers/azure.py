@@ -22,6 +22,7 @@ from traces.errors import nearest
 from traces.readers.columns import Table
 from traces.readers.format import Format
 from traces.readers.log import Log, first_line
+from traces.readers.plausible import check_rate
 from traces.readers.repair import zero_outputs
 from traces.source import Source
 from traces.trace import Trace
@@ -29,13 +30,15 @@ from traces.trace import Trace
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
 
-def read(source: Source, *, sort: bool = False, zero_output: str = "error") -> Trace:
+def read(source: Source, *, sort: bool = False, zero_output: str = "error", implausible: str = "ask") -> Trace:
     """Read an Azure CSV of 2023 or 2024.
 
     Args:
         source: the file.
         sort: repair stamps that are out of order by sorting, counted in the provenance.
         zero_output: requests without output: ``error``, ``drop`` them, or count them as ``one`` token.
+        implausible: rates that no service has, such as stamps in another unit give: ``ask`` stops with a question,
+            ``keep`` takes them.
 
     Raises:
         TraceError: a bad header, stamp, length or option.
@@ -57,6 +60,7 @@ def read(source: Source, *, sort: bool = False, zero_output: str = "error") -> T
     )
     stamp = data["stamp"].to_numpy()
     keep, output, repair = zero_outputs(data["output"].alias("GeneratedTokens"), zero_output, log)
+    check_rate(log, (stamp - stamp.min()) / 1e9, "TIMESTAMP", implausible, dates=True)
     order = log.order(stamp, "TIMESTAMP", sort)
     index = np.flatnonzero(keep) if order.index is None else order.index[keep[order.index]]
     start = stamp.min()

@@ -29,6 +29,7 @@ from traces.readers import chains
 from traces.readers.columns import order_of
 from traces.readers.format import Format
 from traces.readers.json_table import Field, JsonTable, read_json
+from traces.readers.plausible import check_rate
 from traces.readers.repair import zero_outputs
 from traces.sessions import think_times
 from traces.source import Source
@@ -58,6 +59,7 @@ def read(
     replay: str = "open",
     assumed_ttft_s: float = 1.0,
     assumed_tpot_s: float = 0.03,
+    implausible: str = "ask",
 ) -> Trace:
     """Read a Qwen-Bailian trace; ``type`` becomes the class.
 
@@ -70,6 +72,8 @@ def read(
         replay: replay mode.
         assumed_ttft_s: assumed service before the first token, for think times: the trace has no end stamps.
         assumed_tpot_s: assumed service time an output token, likewise.
+        implausible: rates that no service has, such as stamps in another unit give: ``ask`` stops with a question,
+            ``keep`` takes them.
 
     Raises:
         TraceError: a bad line, field, length, hash list, parent or option.
@@ -78,6 +82,7 @@ def read(
     keep, outputs, zero_note = zero_outputs(table.frame["output_length"], zero_output, (source, table.rows))
     stamp = table.column("timestamp")
     order = order_of(stamp, table.rows.tolist(), "timestamp", sort, source, table.frame["timestamp"])
+    check_rate(table, stamp, "timestamp", implausible)
     place = np.arange(stamp.size) if order.index is None else order.index
     parent, link_note = _parents(table, place, keep)
     index = place[keep[place]]

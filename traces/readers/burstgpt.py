@@ -28,6 +28,7 @@ from traces.errors import nearest
 from traces.readers.columns import Table
 from traces.readers.format import Format
 from traces.readers.log import Labels, Log, Plan, first_line
+from traces.readers.plausible import check_rate
 from traces.readers.repair import zero_outputs
 from traces.readers.turns import SessionColumn, Turns, think_times
 from traces.source import Source
@@ -51,6 +52,7 @@ def read(
     prefix_block_tokens: int | None = None,
     assumed_ttft_s: float = 1.0,
     assumed_tpot_s: float = 0.03,
+    implausible: str = "ask",
 ) -> Trace:
     """Read a BurstGPT CSV.
 
@@ -65,6 +67,8 @@ def read(
         prefix_block_tokens: tokens of a prefix block where the context grows; None: 16.
         assumed_ttft_s: assumed service before the first token where ``Elapsed time`` is absent.
         assumed_tpot_s: assumed service time an output token, likewise.
+        implausible: rates that no service has, such as stamps in another unit give: ``ask`` stops with a question,
+            ``keep`` takes them.
 
     Raises:
         TraceError: a bad header, stamp, length or option.
@@ -78,6 +82,7 @@ def read(
     empty = keep & (data["prompt"] < 1).to_numpy()
     if empty.any():
         raise log.error("at least 1 request token", int(np.argmax(empty)), "Request tokens")
+    check_rate(log, stamp, "Timestamp", implausible)
     order = log.order(stamp, "Timestamp", sort)
     index = np.flatnonzero(keep) if order.index is None else order.index[keep[order.index]]
     start = float(stamp.min())

@@ -16,18 +16,13 @@ from numpy.typing import NDArray
 
 from traces.errors import nearest
 from traces.readers.columns import Table
+from traces.readers.plausible import ANSWER, FEW
 
 CLOCKS = ("sent", "scheduled")
-IMPLAUSIBLE = ("ask", "keep")
 _SLACK_S = 2e-3  # stamps are rounded to milliseconds in most logs
 _TPOT_S = (1e-4, 5.0)  # 10,000 tokens/s to one request, and one every five seconds
-_MAX_GAP_S = 60.0
-_MAX_RATE_PER_S = 1e5
-_MAX_SPAN_S = 10 * 365 * 86_400.0
-_FEW = 10
 _BEHIND_S = 0.5  # lag of the slowest percent from which the client did not keep its own schedule
 _Times = NDArray[np.float64]
-_ANSWER = "set trace.options.implausible=keep if that is right"
 
 
 def one_of(table: Table, option: str, value: object, allowed: tuple[str, ...]) -> None:
@@ -83,31 +78,6 @@ def choose_clock(
     if clock == "sent":
         return sent_s, note
     return np.where(known, scheduled_s, sent_s), note + "; latencies count from the schedule"
-
-
-def check_rate(table: Table, arrival_s: _Times, name: str, implausible: str) -> None:
-    """Raise where so many requests cannot have come in such a time, or so few in so long a one."""
-    one_of(table, "implausible", implausible, IMPLAUSIBLE)
-    n, span = arrival_s.size, float(np.ptp(arrival_s))
-    if implausible == "keep" or n < _FEW:
-        return
-    at = int(arrival_s.argmax())
-    if span > _MAX_SPAN_S:
-        raise table.error(f"a span below ten years, but it is {span:,.0f} s: {_ANSWER}", at, name)
-    if span / n > _MAX_GAP_S:
-        raise table.error(
-            f"requests less than {_MAX_GAP_S:g} s apart on average, but they are {span / n:,.0f} s apart (another unit "
-            f"than its name says?): {_ANSWER}",
-            at,
-            name,
-        )
-    if span * _MAX_RATE_PER_S < n:
-        raise table.error(
-            f"a rate below {_MAX_RATE_PER_S:,.0f} requests/s, but {n:,} arrive within {span:g} s (another unit than "
-            f"its name says, or all sent at once?): {_ANSWER}",
-            at,
-            name,
-        )
 
 
 def check_stages(
@@ -167,17 +137,17 @@ def per_token(
             if implausible == "ask" and not 1 / 3 <= ratio <= 3:
                 raise table.error(
                     "a time a token that agrees with first token and end of the request, but it is "
-                    f"{ratio:,.3g} times (end - first token) / (output - 1) (another unit?): {_ANSWER}",
+                    f"{ratio:,.3g} times (end - first token) / (output - 1) (another unit?): {ANSWER}",
                     int(np.argmax(both)),
                     name,
                 )
-    if implausible == "ask" and known.size >= _FEW:
+    if implausible == "ask" and known.size >= FEW:
         median = float(np.median(known))
         if not _TPOT_S[0] <= median <= _TPOT_S[1]:
             unit = "milliseconds read as seconds" if median > _TPOT_S[1] else "seconds read as milliseconds"
             raise table.error(
                 f"a time an output token from {_TPOT_S[0] * 1e3:g} ms to {_TPOT_S[1]:g} s at the median, but it is "
-                f"{median:.3g} s ({unit}?): {_ANSWER}",
+                f"{median:.3g} s ({unit}?): {ANSWER}",
                 int(np.flatnonzero(~np.isnan(tpot))[0]),
                 name,
             )

@@ -13,7 +13,8 @@ import polars as pl
 from traces.readers.columns import Table
 from traces.readers.log import Log
 from traces.readers.naming import Field
-from traces.readers.stamps import FEW, PER_SECOND
+from traces.readers.plausible import FEW
+from traces.readers.stamps import PER_SECOND
 
 UNITS = ("auto", "s", "ms", "us", "ns")
 MEASURED = {"ttft_s": (1e-3, 100.0), "tpot_s": (1e-4, 10.0), "e2e_s": (1e-3, 3600.0)}

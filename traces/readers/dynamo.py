@@ -27,10 +27,11 @@ from numpy.typing import NDArray
 from traces.check import MAX_TOKENS
 from traces.readers import jsonl
 from traces.readers.chains import prefix_ids
-from traces.readers.clock import check_rate, one_of
+from traces.readers.clock import one_of
 from traces.readers.columns import Table
 from traces.readers.format import Format
 from traces.readers.outcomes import CANCELLED, ERROR, OK
+from traces.readers.plausible import check_rate
 from traces.readers.routes import number_routes
 from traces.readers.serving import Handling, ServingLog, build
 from traces.sessions import link_by_prefix

@@ -25,11 +25,12 @@ import polars as pl
 
 from traces.check import MAX_TOKENS
 from traces.errors import nearest
-from traces.readers.clock import check_rate, choose_clock, one_of
+from traces.readers.clock import choose_clock, one_of
 from traces.readers.columns import Table
 from traces.readers.fields import documents, table_of
 from traces.readers.format import Format
 from traces.readers.outcomes import CANCELLED, ERROR, OK
+from traces.readers.plausible import check_rate
 from traces.readers.protocol import paced
 from traces.readers.serving import Handling, ServingLog, build
 from traces.source import Source

@@ -20,12 +20,12 @@ import numpy as np
 import polars as pl
 
 from traces.check import MAX_TOKENS
-from traces.readers.clock import check_rate
 from traces.readers.columns import Table
 from traces.readers.counts import COUNTS, check_counts, choose_counts
 from traces.readers.fields import array, table_of
 from traces.readers.format import Format
 from traces.readers.outcomes import ERROR, OK
+from traces.readers.plausible import check_rate
 from traces.readers.protocol import paced, users_of
 from traces.readers.serving import Handling, ServingLog, build
 from traces.source import Source

@@ -23,6 +23,7 @@ from traces.check import MAX_TOKENS
 from traces.readers import chains, jsonl
 from traces.readers.columns import order_of
 from traces.readers.format import Format
+from traces.readers.plausible import check_rate
 from traces.readers.repair import zero_outputs
 from traces.source import Source
 from traces.trace import Trace
@@ -56,6 +57,7 @@ def read(
     prefix_block_tokens: int | None = None,
     assumed_ttft_s: float = 1.0,
     assumed_tpot_s: float = 0.03,
+    implausible: str = "ask",
 ) -> Trace:
     """Read an LLMServingSim workload.
 
@@ -67,6 +69,8 @@ def read(
         prefix_block_tokens: tokens of a prefix block, for files with token ids; None: 16.
         assumed_ttft_s: assumed service before the first token, for the nominal arrivals of later calls.
         assumed_tpot_s: assumed service time an output token, likewise.
+        implausible: rates that no service has, such as stamps in another unit give: ``ask`` stops with a question,
+            ``keep`` takes them.
 
     Raises:
         TraceError: a bad line, field, length or option.
@@ -83,6 +87,7 @@ def read(
         raise source.error(expected, column="trace.options.zero_output", value="drop")
     rows, start_ns = np.array(calls.row), np.array(calls.start_ns)
     keep, outputs, zero_note = zero_outputs(pl.Series("output_toks", calls.output), zero_output, (source, rows))
+    check_rate((source, rows), start_ns / 1e9, "arrival_time_ns", implausible)
     order = order_of(start_ns, calls.row, "arrival_time_ns", sort, source, calls.start_ns)
     place = np.arange(rows.size) if order.index is None else order.index
     index = place[keep[place]]

@@ -28,6 +28,7 @@ from traces.readers import chains, mooncake_turns
 from traces.readers.columns import Order, order_of
 from traces.readers.format import Format
 from traces.readers.json_table import Field, JsonTable, read_json
+from traces.readers.plausible import check_rate
 from traces.readers.repair import zero_outputs
 from traces.sessions import link_by_prefix, think_times
 from traces.source import Source
@@ -63,6 +64,7 @@ def read(
     later_turns: str | None = None,
     session_rate_per_s: float | None = None,
     replay: str | None = None,
+    implausible: str = "ask",
 ) -> Trace:
     """Read a Mooncake trace.
 
@@ -85,6 +87,8 @@ def read(
             ``delta`` that it adds to the turns and outputs before. None: whole if most later turns are long enough.
         session_rate_per_s: rate of the Poisson session starts that a file without stamps is given; needed there.
         replay: replay mode; None: closed if a session's turns have delays or no stamps, else open.
+        implausible: rates that no service has, such as stamps in another unit give: ``ask`` stops with a question,
+            ``keep`` takes them.
 
     Raises:
         TraceError: a bad line, field, length, id or option.
@@ -102,13 +106,22 @@ def read(
             expected = "a file without session ids with it: stamps are taken as they are"
             raise source.error(expected, column="trace.options.bucket_s", value=bucket_s)
         options = mooncake_turns.Options(
-            sort, block_tokens, seed, assumed_ttft_s, assumed_tpot_s, later_turns, session_rate_per_s, replay
+            sort,
+            block_tokens,
+            seed,
+            assumed_ttft_s,
+            assumed_tpot_s,
+            later_turns,
+            session_rate_per_s,
+            replay,
+            implausible,
         )
         return mooncake_turns.build(table, output.to_numpy(), *prompt_chains(table, block_tokens), options, zero_note)
     for option, value in (("later_turns", later_turns), ("session_rate_per_s", session_rate_per_s)):
         if value is not None:
             raise source.error("a file with session ids with it", column=f"trace.options.{option}", value=value)
     order = _stamp_order(table, sort)
+    check_rate(table, _ms(table) / 1000, "timestamp", implausible)
     place = np.arange(keep.size) if order.index is None else order.index
     index = place[keep[place]]
     ms, outputs = _ms(table)[index], output.to_numpy()[index]

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from traces.check import MAX_TOKENS
 from traces.readers import chains, jsonl
 from traces.readers.format import Format
+from traces.readers.plausible import check_rate
 from traces.readers.repair import zero_outputs
 from traces.source import Source
 from traces.trace import Trace
@@ -78,6 +79,7 @@ def read(
     seed: int = 0,
     assumed_ttft_s: float = 1.0,
     assumed_tpot_s: float = 0.03,
+    implausible: str = "ask",
 ) -> Trace:
     """Read agentic Mooncake rows.
 
@@ -90,6 +92,8 @@ def read(
         seed: of the starts.
         assumed_ttft_s: assumed service before the first token, where no service time is recorded.
         assumed_tpot_s: assumed service time an output token, likewise.
+        implausible: rates that no service has, such as stamps in another unit give: ``ask`` stops with a question,
+            ``keep`` takes them.
 
     Raises:
         TraceError: a bad header, line, field, dependency or option.
@@ -105,6 +109,7 @@ def read(
     assumed = assumed_ttft_s + assumed_tpot_s * output
     service = np.where(np.isnan(rows.service_s), assumed, rows.service_s)
     start, start_note = _clock(source, rows, service, header is not None, session_rate_per_s, seed)
+    check_rate((source, lines), start, "not_before_ms" if header is not None else "timestamp", implausible)
     end = start + service
     parent, session, turn = _streams(rows, start, end)
 

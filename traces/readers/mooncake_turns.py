@@ -22,6 +22,7 @@ from traces.errors import nearest
 from traces.readers import chains
 from traces.readers.columns import order_of
 from traces.readers.json_table import JsonTable
+from traces.readers.plausible import check_rate
 from traces.trace import Trace
 from traces.transform import gather_chains
 
@@ -41,6 +42,7 @@ class Options:
     later_turns: str | None
     session_rate_per_s: float | None
     replay: str | None
+    implausible: str
 
 
 def build(
@@ -66,6 +68,7 @@ def build(
     """
     source = table.source
     stamped = table.frame["timestamp"].is_not_null().to_numpy()
+    check_rate(table, table.frame["timestamp"].fill_null(np.nan).to_numpy() / 1000, "timestamp", options.implausible)
     order = None
     if stamped.all():
         found = table.frame["timestamp"]

@@ -19,17 +19,14 @@ from traces.errors import nearest
 from traces.readers.columns import Table
 from traces.readers.log import Log
 from traces.readers.naming import Field, unit_of
+from traces.readers.plausible import FEW, MAX_SPAN_S, too_fast, too_slow
 from traces.source import Source
 
 UNITS = ("auto", "s", "ms", "us", "ns", "iso")
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-FEW = 10  # below this many requests a rate or a median says nothing
 _NS = 10**9
 _EPOCH_S = (631_152_000, 4_102_444_800)  # 1990 to 2100
-_MAX_RELATIVE_S = 10 * 365 * 86_400.0
-_MAX_GAP_S = 60.0
 _MAX_SERVICE_S = 3600.0
-_MAX_RATE_PER_S = 1e5
 _MAX_RATE_BY_NAME_PER_S = 1e3
 _MAX_RATE_OF_FRACTIONS_PER_S = 1e2
 _OPTION = "trace.options.arrival_unit"
@@ -120,6 +117,10 @@ def arrivals(log: Log, values: pl.Series, column: StampColumn, named: Field) -> 
     keys = values.to_numpy()
     if column.dates:
         origin = int(keys.min())
+        span_s = (int(keys.max()) - origin) / _NS
+        wrong = (too_slow(keys.size, span_s) or too_fast(keys.size, span_s)) if column.unit == "auto" else None
+        if wrong:
+            raise log.error(f"{wrong}: set {_OPTION}=iso if that is right", int(keys.argmax()), named.name)
         return Stamps(keys, _since(keys, origin, "ns"), "arrivals: date-times, from the first", "ns", origin)
     low, high = float(keys.min()), float(keys.max())
     epoch = _epoch_unit(low, high)
@@ -136,7 +137,7 @@ def arrivals(log: Log, values: pl.Series, column: StampColumn, named: Field) -> 
             raise log.error(f"epoch stamps before 2100 in {unit}", int(keys.argmax()), named.name)
         note = f"arrivals: epoch stamps in {unit}, from the first"
         return Stamps(keys, _since(keys, keys.min().item(), unit), note, unit, keys.min().item())
-    if (high - low) / per_second > _MAX_RELATIVE_S:
+    if (high - low) / per_second > MAX_SPAN_S:
         expected = f"a span below ten years in {unit}; set {_OPTION} to s, ms, us or ns"
         raise log.error(expected, int(keys.argmax()), named.name)
     arrival = keys / per_second
@@ -174,7 +175,7 @@ def ends(log: Log, values: pl.Series, column: StampColumn, named: Field, stamps:
     end_s[empty] = np.nan
     service = end_s - stamps.arrival_s
     known = service[~empty]
-    if known.size and not -_MAX_RELATIVE_S < np.median(known) < _MAX_RELATIVE_S:
+    if known.size and not -MAX_SPAN_S < np.median(known) < MAX_SPAN_S:
         expected = f"ends on the clock of the arrivals ({stamps.unit}, {stamps.note}): epoch, or relative, both"
         raise log.error(expected, int(np.argmax(~empty)), named.name)
     if column.unit == "auto" and known.size >= FEW and np.median(known) > _MAX_SERVICE_S:
@@ -224,18 +225,15 @@ def _plausible(
     n = keys.size
     if n < FEW:
         return
-    if span_s / n > _MAX_GAP_S:
+    if slow := too_slow(n, span_s):
         smaller = {"s": "ms", "ms": "us", "us": "ns", "ns": "ns"}[unit]
         expected = (
-            f"requests less than {_MAX_GAP_S:g} s apart on average if these are {_word(unit)}, but they are "
-            f"{span_s / n:,.0f} s apart: set {_OPTION}={smaller} if they are {_word(smaller)}, ={unit} if this is right"
+            f"{slow} if these are {_word(unit)}: set {_OPTION}={smaller} if they are {_word(smaller)}, ={unit} if this "
+            "is right"
         )
         raise log.error(expected, int(keys.argmax()), named.name)
-    if span_s * _MAX_RATE_PER_S < n:
-        expected = (
-            f"a rate below {_MAX_RATE_PER_S:,.0f} requests/s, but {n:,} arrive within {span_s:g} s: "
-            f"set {_OPTION}={unit} (or its unit) if that is right"
-        )
+    if fast := too_fast(n, span_s):
+        expected = f"{fast}: set {_OPTION}={unit} (or its unit) if that is right"
         raise log.error(expected, int(keys.argmax()), named.name)
     if unit == "s" or named.unit != unit or epoch:
         return

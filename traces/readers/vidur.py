@@ -13,6 +13,7 @@ import numpy as np
 from traces.check import MAX_TOKENS
 from traces.readers.columns import csv_table
 from traces.readers.format import Format
+from traces.readers.plausible import check_rate
 from traces.readers.repair import zero_outputs
 from traces.source import Source
 from traces.trace import Trace
@@ -28,6 +29,7 @@ def read(
     seed: int = 0,
     sort: bool = False,
     zero_output: str = "error",
+    implausible: str = "ask",
 ) -> Trace:
     """Read request lengths.
 
@@ -37,6 +39,8 @@ def read(
         seed: of the arrivals.
         sort: repair times that are out of order by sorting, counted in the provenance.
         zero_output: requests without output: ``error``, ``drop`` them, or count them as ``one`` token.
+        implausible: rates that no service has, such as stamps in another unit give: ``ask`` stops with a question,
+            ``keep`` takes them.
 
     Raises:
         TraceError: a bad header, time, length or option; no times and no rate.
@@ -51,6 +55,7 @@ def read(
         if rate_per_s is not None:
             raise source.error("none: the file has times (arrived_at)", column=option, value=rate_per_s)
         stamp = table.number("arrived_at", 0, _MAX_STAMP_S, "seconds from the start").to_numpy()
+        check_rate(table, stamp, "arrived_at", implausible)
         order = table.order(stamp, "arrived_at", sort)
         index = np.flatnonzero(keep) if order.index is None else order.index[keep[order.index]]
         arrival, duration_s, time_note = stamp[index], float(stamp.max()), order.note

@@ -15,10 +15,11 @@ import polars as pl
 
 from traces.check import MAX_TOKENS
 from traces.readers import jsonl
-from traces.readers.clock import check_rate, choose_clock
+from traces.readers.clock import choose_clock
 from traces.readers.fields import table_of
 from traces.readers.format import Format
 from traces.readers.outcomes import OK
+from traces.readers.plausible import check_rate
 from traces.readers.serving import Handling, ServingLog, build
 from traces.source import Source
 from traces.trace import Trace
