@@ -127,17 +127,43 @@ def broken(**message: Any) -> list[dict[str, Any]]:
     ("records", "column"),
     [
         (broken(**{"from": "humam"}), "conversations[1].from"),
-        (broken(value=3), "conversations[1].value"),
-        ([SHAREGPT[0], {"conversation": "hi"}], "conversation"),
-        ([SHAREGPT[0], {"text": "hi"}], "conversations"),
+        (broken(**{"from": "quokka"}), "conversations[1].from"),
+        (broken(value={"quokka": 3}), "conversations[1].value"),
+        ([SHAREGPT[0], {"conversations": ["quokka"]}], "conversations[1]"),
+        ([SHAREGPT[0], {"conversation": "quokka"}], "conversation"),
+        ([SHAREGPT[0], {"quokka": "hi"}], "conversations"),
+        ([SHAREGPT[0], "quokka"], None),
+        (json.dumps(SHAREGPT[:1]).encode()[:-1] + b', {"quokka": }]', None),
+        (json.dumps(SHAREGPT[:1]).encode()[:-1] + b', {"quokka": ' + b"9" * 5000 + b"}]", None),
+        (jsonl(MESSAGES[:1]) + b'{"quokka": }', None),
+        (jsonl(MESSAGES[:1]) + b'["quokka"]', None),
     ],
 )
-def test_a_bad_message_names_conversation_and_field(tmp_path: Path, records: list[Any], column: str) -> None:
+def test_a_bad_message_is_named_by_place_without_its_text(tmp_path: Path, records: Any, column: str | None) -> None:
     with pytest.raises(TraceError) as raised:
         read(tmp_path, records)
     assert (raised.value.row, raised.value.column) == (2, column)
+    assert "quokka" not in str(raised.value)
 
 
 def test_a_list_that_is_cut_off_is_told(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="row 3"):
         read(tmp_path, json.dumps(SHAREGPT).encode()[:-9])
+
+
+def exits(text: str) -> list[int]:
+    raise SystemExit(text)
+
+
+def test_a_tokenizer_that_fails_is_named_by_conversation(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="found 'SystemExit'") as raised:
+        read(tmp_path, [{"conversations": []}, *SHAREGPT], tokenizer=f"{__name__}:exits")
+    assert (raised.value.row, raised.value.column) == (2, "trace.options.tokenizer")
+    assert "gardener" not in str(raised.value)
+
+
+def test_halves_of_surrogate_pairs_are_mended_and_counted(tmp_path: Path) -> None:
+    said = [{"role": "user", "content": "a \ud83d b"}, {"role": "assistant", "content": "c"}]
+    trace = read(tmp_path, [{"model": "m\ud83d", "messages": said}], tokenizer="estimate")
+    assert trace.frame["model"].to_list() == ["m\ufffd"]
+    assert "repair: 1 texts had halves of surrogate pairs, now U+FFFD" in trace.provenance

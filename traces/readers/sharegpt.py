@@ -15,6 +15,7 @@ What is done to them
 * Lengths and prefix chains come from the tokens (:mod:`traces.tokens`): one for the role of each message, then its
   text. So what conversations share, such as a system prompt, is found; an answer's blocks are those of the next
   prompt, since the text is all there is: reasoning that a model produced besides is not in it.
+* Halves of surrogate pairs become U+FFFD, counted. Errors give places, known fields and types, nothing of the text.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ import polars as pl
 from traces.check import MAX_TOKENS
 from traces.errors import nearest
 from traces.hashing import block_hashes
-from traces.readers import jsonl
+from traces.prompts import json_object
 from traces.readers.columns import check_utf8
 from traces.readers.format import Format
 from traces.readers.repair import zero_outputs
 from traces.source import Source
-from traces.tokens import ESTIMATE, Conversation, Tokenizer, load_tokenizer, text_parts
+from traces.tokens import ESTIMATE, Conversation, Tokenizer, load_tokenizer, placed, text_parts, well_formed
 from traces.trace import Trace
 
 LISTS = ("conversations", "conversation", "messages")
@@ -80,9 +81,11 @@ def read(
     if rate_per_s is None:
         expected = "sessions a second: the file has no times, so arrivals are drawn at the rate that you give"
         raise source.error(expected, column="trace.options.rate_per_s")
-    turns = _Turns(source, load_tokenizer(tokenizer, f"{source.path}: trace.options.tokenizer"), prefix_block_tokens)
+    tokens = load_tokenizer(tokenizer, f"{source.path}: trace.options.tokenizer")
+    turns = _Turns(source, tokens, prefix_block_tokens)
     for row, record in _conversations(source):
-        turns.take(record, row, max_turns)
+        with placed(source, row, "trace.options.tokenizer"):
+            turns.take(record, row, max_turns)
     if not turns.prompt:
         raise source.error("a conversation with an answer", value="none")
     rows = np.array(turns.rows)
@@ -111,7 +114,8 @@ def read(
     closed = bool(later.any())
     notes = (
         source.provenance,
-        f"{turns.tokenizer.note}; one token a message for its role",
+        f"{tokens.note}; one token a message for its role",
+        f"repair: {tokens.mended} texts had halves of surrogate pairs, now U+FFFD" if tokens.mended else None,
         turns.note,
         zero_note,
         f"arrivals drawn: Poisson, {rate_per_s:g} sessions a second, seed {seed}, in the order of the file",
@@ -144,7 +148,9 @@ def _conversations(source: Source) -> Iterator[tuple[int, dict[str, Any]]]:
     text = source.data.decode("utf-8").removeprefix("\ufeff")
     begin = len(text) - len(text.lstrip())
     if not text.startswith("[", begin):
-        yield from jsonl.records(source)
+        for row, line in enumerate(source.data.split(b"\n"), start=1):
+            if line.strip():
+                yield row, json_object(line, row, source)
         return
     decoder, at, row = json.JSONDecoder(), begin + 1, 0
     while True:
@@ -156,9 +162,10 @@ def _conversations(source: Source) -> Iterator[tuple[int, dict[str, Any]]]:
         try:
             record, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError) as error:
-            raise source.error(f"a JSON list of conversations ({error})", row=row, value=text[at : at + 40]) from error
+            where = f" ({error})" if isinstance(error, json.JSONDecodeError) else ""
+            raise source.error(f"a JSON list of conversations{where}", row=row) from None
         if not isinstance(record, dict):
-            raise source.error("a conversation, which is a JSON object", row=row, value=record)
+            raise source.error("a conversation, which is a JSON object", row=row, value=type(record).__name__)
         yield row, record
     if not row:
         raise source.error("at least one conversation", value="an empty list")
@@ -219,7 +226,7 @@ class _Turns:
             self.session.append(self._conversations)
             self.prompt.append(begin)
             self.output.append(end - begin)
-            self.model.append(model if isinstance(model, str) and model else None)
+            self.model.append(well_formed(model) if isinstance(model, str) and model else None)
             self.chains.append(hashes[: end // self.block_tokens])
 
     def _messages(self, record: dict[str, Any], row: int) -> tuple[str, list[Any]]:
@@ -228,23 +235,25 @@ class _Turns:
             hint = next((h for h in (nearest(word, LISTS) for word in record) if h), "")
             raise self.source.error(f"one of {', '.join(LISTS)}{hint}", row=row, column="conversations")
         if not isinstance(record[name], list):
-            raise self.source.error("a list of messages", row=row, column=name, value=record[name])
+            raise self.source.error("a list of messages", row=row, column=name, value=type(record[name]).__name__)
         return name, record[name]
 
     def _message(self, message: object, row: int, place: str) -> tuple[str, list[str]]:
         if not isinstance(message, Mapping):
-            raise self.source.error("a message, which is a JSON object", row=row, column=place, value=message)
+            expected = "a message, which is a JSON object"
+            raise self.source.error(expected, row=row, column=place, value=type(message).__name__)
         said = message.get("role", message.get("from"))
         role = _ROLE.get(said.lower()) if isinstance(said, str) else None
         if role is None:
             expected = f"one of {', '.join(_ROLE)}{nearest(str(said), _ROLE)}"
-            raise self.source.error(
-                expected, row=row, column=f"{place}.{'role' if 'role' in message else 'from'}", value=said
-            )
+            found = "another text" if isinstance(said, str) else type(said).__name__
+            column = f"{place}.{'role' if 'role' in message else 'from'}"
+            raise self.source.error(expected, row=row, column=column, value=found)
         key = "content" if "content" in message else "value"
         texts = text_parts(message.get(key))
         if texts is None:
-            raise self.source.error("text", row=row, column=f"{place}.{key}", value=message.get(key))
+            found = type(message.get(key)).__name__
+            raise self.source.error("text", row=row, column=f"{place}.{key}", value=found)
         return role, list(texts)
 
 
