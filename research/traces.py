@@ -41,6 +41,9 @@ ACTIONS = {
 COMMON = ("action", "trace", "data_dir", "out")
 """Settings of every action. The others are null unless given, and each action lists its own as ``KEYS``."""
 
+OF_A_TRACE = ("fetch", "describe", "convert", "fit")
+"""Actions that read ``trace``."""
+
 SUMMARY = "Public traces and your own: list, fetch, describe, hash, convert, fit and generate, one action a call."
 EXAMPLES = (
     "action=list",
@@ -103,6 +106,13 @@ def _refuse_idle_keys(config: DictConfig, action: str, keys: Sequence[str]) -> N
         if key not in COMMON and key not in keys and config[key] is not None:
             takes = ", ".join(keys) or "none of its own"
             raise ResearchError(f"{key}={config[key]}: action={action} takes no {key}; settings it takes: {takes}")
+    given = config.trace
+    if action not in OF_A_TRACE and (
+        given.name != "default" or given.path or given.format or given.options or given.steps
+    ):
+        what = given.path if given.path is not None else given.name
+        hint = f"; action=fit trace={what} makes the fit.yaml that it draws from" if action == "generate" else ""
+        raise ResearchError(f"trace={what}: action={action} reads no trace{hint}")
 
 
 if __name__ == "__main__":

@@ -81,6 +81,8 @@ def test_odd_settings_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture
         ([*hashed, "seed=-1"], "seed=-1"),
         ([*hashed, "seed=abc"], "seed='abc'"),
         (["action=generate", f"path={tmp_path / 'fit.yaml'}"], "fit.yaml: expected a generator"),
+        (["action=generate", "path=x.yaml", "trace=azure_conv"], "action=fit trace=azure_conv makes"),
+        (["action=list", "trace.steps=[{name: thin, keep: 0.5}]"], "reads no trace"),
     ):
         assert main([*words, f"out={tmp_path / 'o'}"]) == 2
         message = capsys.readouterr().err

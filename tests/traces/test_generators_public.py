@@ -18,14 +18,14 @@ from traces.catalog import zones
 from traces.generators.draw import draw_trace
 from traces.generators.fit import fit_generator, fit_windows
 from traces.generators.fit_sessions import later_turns
-from traces.generators.spec import Generator
+from traces.generators.spec import Generator, write_generator
 
 # The family of arrivals that a fit with all of them finds, or one near it: trying all takes half a minute.
 FAMILIES = {
-    "azure_conv": ("gamma",),
-    "azure_code": ("regimes6",),
-    "mooncake_conversation": ("poisson",),
-    "agentic": ("poisson",),
+    "azure_conv": ("swung_regimes2",),
+    "azure_code": ("slowed_regimes6",),
+    "mooncake_conversation": ("multiscale",),
+    "agentic": ("weibull",),
 }
 
 
@@ -105,6 +105,7 @@ def test_fit_generate_and_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     command("action=generate", *settings, f"out={tmp_path / 'a'}")
     said = capsys.readouterr().out
     assert f"next: python -m research.compare trace.path={tmp_path / 'a' / 'trace.parquet'}" in said
+    assert "warning" not in said
     trace = load_trace(tmp_path / "a" / "trace.parquet")
     assert trace.name.startswith("generated_default")
     assert trace.rate_per_s == pytest.approx(6, rel=0.1)
@@ -112,6 +113,26 @@ def test_fit_generate_and_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         assert len(part.windows(20)) == 20, zone
     command("action=generate", *settings, f"out={tmp_path / 'b'}")
     assert (tmp_path / "b" / "trace.parquet").read_bytes() == (tmp_path / "a" / "trace.parquet").read_bytes()
+
+
+def test_what_is_drawn_is_printed_beside_what_was_asked_for(
+    public_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Azure code's bursts make 600 s of it anything from half to almost twice what was asked for."""
+    made, _ = fitted("azure_code", public_data)
+    write_generator(made, tmp_path / "fit.yaml")
+    shares = []
+    for seed in range(8):
+        out = tmp_path / str(seed)
+        words = [f"path={tmp_path / 'fit.yaml'}", "duration_s=600", "requests=5000", f"seed={seed}", f"out={out}"]
+        command("action=generate", *words)
+        said = " ".join(capsys.readouterr().out.split())
+        trace = load_trace(out / "trace.parquet")
+        assert f"asked for 5,000 requests in 600 s, 8.333/s; drawn {len(trace):,}, {len(trace) / 600:.4g}/s" in said
+        assert f"asked for 8.33333 requests/s, drawn {len(trace)} requests" in trace.provenance[0]
+        shares.append(len(trace) / 5000)
+        assert ("warning" in said) == (abs(shares[-1] - 1) > 0.1)
+    assert max(abs(share - 1) for share in shares) > 0.1
 
 
 @pytest.mark.parametrize(

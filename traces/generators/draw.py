@@ -42,7 +42,7 @@ def draw_trace(
         duration_s: how long sessions start for; None: what ``requests`` need, else that of the window it is fitted on.
         rate_per_s: requests a second, all turns counted, on average; None: what ``requests`` in ``duration_s`` give,
             else the rate of the window. At another rate bursts keep their number of requests, and think times stay.
-        requests: about how many; whole sessions are drawn.
+        requests: how many on average; whole sessions are drawn, and bursty traffic may bring half or twice as many.
         seed: of every draw.
 
     Returns:
@@ -53,7 +53,7 @@ def draw_trace(
     """
     name = f"generated_{made.source}"
     check_seed(name, seed)
-    duration, rate = _size(made, name, duration_s, rate_per_s, requests)
+    duration, rate = asked(made, duration_s=duration_s, rate_per_s=rate_per_s, requests=requests)
     rng = [np.random.default_rng([seed, part]) for part in range(5)]
     starts = np.round(made.arrivals.draw(duration, rng[0], rate_per_s=rate / made.requests_per_start), 6)
     starts = starts.clip(max=duration)
@@ -93,7 +93,7 @@ def draw_trace(
         chain_ids=ids,
         prefix_block_tokens=made.prefixes.block_tokens if made.prefixes else 0,
         replay="closed" if closed else "open",
-        provenance=_provenance(made, duration, rate, seed, turns.ended),
+        provenance=_provenance(made, duration, rate, seed, turns),
         duration_s=duration,
     )
 
@@ -104,24 +104,30 @@ def check_seed(name: str, seed: object) -> None:
         raise TraceError(file=name, column="seed", value=seed, expected="a whole number of 0 or more")
 
 
-def _provenance(made: Generator, duration: float, rate: float, seed: int, ended: int) -> list[str]:
+def _provenance(made: Generator, duration: float, rate: float, seed: int, turns: Turns) -> list[str]:
+    n = turns.turn.size
     notes = [
-        f"generated: drawn by traces.generators from fit {made.sha256}, {duration:g} s at {rate:.6g} requests/s, "
-        f"seed {seed}",
+        f"generated: drawn by traces.generators from fit {made.sha256}, {duration:g} s, seed {seed}; asked for "
+        f"{rate:.6g} requests/s, drawn {n} requests, {n / duration:.6g}/s",
         f"fitted on {made.source}, zone {made.zone}, content {made.source_sha256}, {made.requests} requests in "
         f"{made.duration_s:g} s",
         *(f"its source: {line}" for line in made.origin),
         *(f"not kept: {line}" for line in made.not_kept),
     ]
-    if ended:
-        notes.append(f"{ended} sessions end early, at the longest context of the source")
+    if turns.ended:
+        notes.append(f"{turns.ended} sessions end early, at the longest context of the source")
     return notes
 
 
-def _size(
-    made: Generator, name: str, duration_s: float | None, rate_per_s: float | None, requests: int | None
+def asked(
+    made: Generator,
+    *,
+    duration_s: float | None = None,
+    rate_per_s: float | None = None,
+    requests: int | None = None,
 ) -> tuple[float, float]:
-    """Duration and request rate from what is given."""
+    """Duration and rate that :func:`draw_trace` draws for, seconds and requests a second, from what is given."""
+    name = f"generated_{made.source}"
     for column, value in (("duration_s", duration_s), ("rate_per_s", rate_per_s), ("requests", requests)):
         if value is not None and (
             isinstance(value, bool) or not isinstance(value, int | float | np.integer) or not 0 < value < _MOST
