@@ -37,7 +37,7 @@ def test_recorded_times_are_kept_and_take_no_rate(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rate", [0, -1.0, float("inf"), float("nan"), "fast", True])
 def test_bad_rates(tmp_path: Path, rate: object) -> None:
-    with pytest.raises(TraceError, match="trace.options.rate_per_s.*expected a number from 1e-09"):
+    with pytest.raises(TraceError, match=r"trace.options.rate_per_s.*expected a number from 1e-09"):
         load_trace(write(tmp_path, "lengths.csv", VIDUR), rate_per_s=rate)
 
 

@@ -30,7 +30,7 @@ from traces.readers.format import Format
 from traces.readers.log import Labels, Log, Plan, first_line
 from traces.readers.plausible import check_rate
 from traces.readers.repair import zero_outputs
-from traces.readers.turns import SessionColumn, Turns, think_times
+from traces.readers.turns import SessionColumn, Turns, none_note, think_times
 from traces.source import Source
 from traces.trace import Trace
 
@@ -76,7 +76,8 @@ def read(
     log = Log(source)
     _check_options(log, context, prefix_block_tokens)
     kinds, models = Labels(lambda piece: piece.text("Log Type")), Labels(lambda piece: piece.text("Model"))
-    data = log.gather([*REQUIRED, *OPTIONAL], _plan(log, kinds, models))
+    sessions = SessionColumn("Session ID")
+    data = log.gather([*REQUIRED, *OPTIONAL], _plan(log, kinds, models, sessions))
     stamp = data["stamp"].to_numpy()
     keep, output, zero_note = zero_outputs(data["output"].alias("Response tokens"), zero_output, log)
     empty = keep & (data["prompt"] < 1).to_numpy()
@@ -112,7 +113,11 @@ def read(
         thinking = think_times(arrival, turns.previous, ends)
         columns |= {"session": session, "turn": turns.turn, "think_s": thinking.think_s}
         share = float((session >= 0).mean())
-        notes += [f"sessions from Session ID, which {share:.1%} of requests have", thinking.note]
+        notes += [
+            f"sessions from Session ID, which {share:.1%} of requests have",
+            none_note(sessions.none),
+            thinking.note,
+        ]
         if context == "grows":
             block = _BLOCK_TOKENS if prefix_block_tokens is None else prefix_block_tokens
             growth = growing_chains(session, turns.turn, _int64(prompt), _int64(tokens), block)
@@ -146,14 +151,14 @@ def _check_options(log: Log, context: str, prefix_block_tokens: int | None) -> N
             raise source.error("trace.options.context=grows with it", column=option, value=block)
 
 
-def _plan(log: Log, kinds: Labels, models: Labels) -> Plan:
+def _plan(log: Log, kinds: Labels, models: Labels, sessions: SessionColumn) -> Plan:
     """What to make of each piece, of the columns that the file has."""
     plan: dict[str, tuple[str, Callable[[Table], pl.Series]]] = {
         "stamp": ("Timestamp", lambda piece: piece.number("Timestamp", 0, _MAX_STAMP_S, "s from the first day")),
         "prompt": ("Request tokens", lambda piece: _tokens(piece, "Request tokens")),
         "output": ("Response tokens", lambda piece: _tokens(piece, "Response tokens")),
         "total": ("Total tokens", lambda piece: piece.number("Total tokens", 0, 1e12, "tokens", null=True)),
-        "session": ("Session ID", SessionColumn("Session ID")),
+        "session": ("Session ID", sessions),
         "elapsed": ("Elapsed time", lambda piece: piece.number("Elapsed time", 0, _MAX_ELAPSED_S, "s", null=True)),
         "kind": ("Log Type", kinds),
         "model": ("Model", models),

@@ -22,6 +22,9 @@ MEASURED = {"ttft_s": (1e-3, 100.0), "tpot_s": (1e-4, 10.0), "e2e_s": (1e-3, 360
 
 _MEANING = {"e2e_s": "logged latency of the whole request"}
 _MAX_S = 1e10
+_FINER = {"s": "ms", "ms": "us", "us": "ns", "ns": "ns"}
+_PER_TOKEN_S = (1e-4, 2.0)  # of a whole request, its first token included
+_LONG_TOKENS = 8  # of shorter ones the first token is most
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,30 @@ class DurationColumn:
         values = piece.number(self.field.name, 0.0, _MAX_S * per_second, meaning, null=True)
         return values if per_second == 1 else values / per_second
 
+    def check_per_token(self, log: Log, values: pl.Series, output_tokens: pl.Series) -> None:
+        """Raise where whole requests take a time a token that none takes, in a unit that was taken from the name.
+
+        Args:
+            log: the table, for the error.
+            values: (n,) as read, seconds.
+            output_tokens: (n,) output lengths.
+        """
+        long = (values > 0) & (output_tokens >= _LONG_TOKENS)
+        if self.column != "e2e_s" or self.by_option or long.sum() < FEW:
+            return
+        median = float((values / output_tokens).filter(long).median())  # type: ignore[arg-type]
+        low, high = _PER_TOKEN_S
+        option = "trace.options.latency_unit"
+        if median > high:
+            smaller = _FINER[self.unit]
+            expected = f"at most {high:g} s a token at the median, but it is {median:,.3g} s: {option}={smaller}"
+        elif median < low and self.unit != "s":
+            expected = f"at least {low:g} s a token at the median, but it is {median:.3g} s: {option}=s"
+        else:
+            return
+        at = int(long.arg_max())  # type: ignore[arg-type]
+        raise log.error(f"{expected} if that is the unit, ={self.unit} if this is right", at, self.field.name)
+
     def note(self) -> str | None:
         """A line for the provenance where the unit is not seconds."""
         if self.unit == "s":
@@ -80,7 +107,7 @@ class DurationColumn:
         shown = f"{median * PER_SECOND[self.unit]:g} {self.unit}"
         option = "trace.options.latency_unit"
         if median > high:
-            smaller = {"s": "ms", "ms": "us", "us": "ns", "ns": "ns"}[self.unit]
+            smaller = _FINER[self.unit]
             expected = f"a median below {high:g} s, but it is {shown}: {option}={smaller} if that is the unit"
         elif median < low and self.unit != "s":
             expected = f"a median above {low:g} s, but it is {shown}: {option}=s if these are seconds"

@@ -16,7 +16,7 @@ from traces.readers.durations import DurationColumn
 from traces.readers.log import Labels, Log
 from traces.readers.naming import Field
 from traces.readers.stamps import StampColumn, Stamps
-from traces.readers.turns import SessionColumn
+from traces.readers.turns import SessionColumn, none_note
 from traces.readers.workers import ROLES, number_workers
 
 _DURATIONS = ("e2e_s", "ttft_s", "tpot_s", "think_s", "cancel_after_s", "routed_after_s")
@@ -58,9 +58,11 @@ def read_inputs(log: Log, where: Mapping[str, Field], arrival_unit: str, latency
     plan: dict[str, Callable[[Table], pl.Series]] = {"arrival_s": arrival, **durations, **labels}
     if end is not None:
         plan["end_s"] = end
+    sessions = None
     for column, field in where.items():
         if column == "session":
-            plan[column] = SessionColumn(field.name)
+            sessions = SessionColumn(field.name)
+            plan[column] = sessions
         elif column == "hash_ids":
             plan[column] = partial(hash_lists.read_hashes, name=field.name)
         elif column not in plan:
@@ -74,11 +76,12 @@ def read_inputs(log: Log, where: Mapping[str, Field], arrival_unit: str, latency
         rows["end_s"] = pl.Series("end_s", stamps.ends(log, rows["end_s"], end, where["end_s"], found))
     for column, duration in durations.items():
         duration.check(log, rows[column])
+        duration.check_per_token(log, rows[column], rows["output_tokens"])
         notes.append(duration.note() or "")
     roles = {c: labels[c] for c in ROLES if c in where}
     numbered, note = number_workers(log, roles, rows, {c: where[c].name for c in roles})
     rows |= numbered
-    notes.append(note or "")
+    notes += [note or "", (sessions and none_note(sessions.none)) or ""]
     for column, label in labels.items():
         if column not in ROLES:
             rows[column] = label.texts(rows[column])

@@ -23,6 +23,7 @@ from traces.readers import chains
 from traces.readers.columns import order_of
 from traces.readers.json_table import JsonTable
 from traces.readers.plausible import check_rate
+from traces.readers.turns import none_note, says_none
 from traces.trace import Trace
 from traces.transform import gather_chains
 
@@ -76,7 +77,9 @@ def build(
     place = np.arange(output.size) if order is None or order.index is None else order.index
     prompt, output = table.column("input_length")[place], output[place]
     offsets, ids = gather_chains(offsets, ids, place)
-    previous, session, turn = _turns(table, place)
+    keys = table.frame["session_id"][place]
+    none = says_none(keys).fill_null(False)
+    previous, session, turn = _turns(pl.select(pl.when(~none).then(keys)).to_series())
     whole, turns_note = _whole(table, place, previous, prompt, offsets, ids, options)
     if not whole:
         prompt = _summed(prompt, output, previous)
@@ -90,6 +93,7 @@ def build(
         chain_offsets, chain_ids, _ = chains.with_outputs(offsets, ids, prompt, output, child, block, whole_answer=True)
     else:
         block, turns_note = 0, f"{turns_note}; no hash_ids, and so no prefixes known"
+    notes.append(none_note(int(none.sum())) or "")
     closed = not stamped.all() or bool(table.frame["delay"].is_not_null().any())
     start = np.where(previous < 0, arrival, 0.0).max()
     replay = options.replay or ("closed" if closed else "open")
@@ -112,14 +116,12 @@ def build(
     )
 
 
-def _turns(
-    table: JsonTable, place: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+def _turns(keys: pl.Series) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """(n,) place of the turn before (-1: none), session number (-1: none) and turn of each row."""
     last: dict[str, int] = {}
-    previous, turn = np.full(place.size, -1, np.int64), np.ones(place.size, np.int64)
-    session = np.full(place.size, -1, np.int64)
-    for at, key in enumerate(table.frame["session_id"][place].to_list()):
+    previous, turn = np.full(keys.len(), -1, np.int64), np.ones(keys.len(), np.int64)
+    session = np.full(keys.len(), -1, np.int64)
+    for at, key in enumerate(keys.to_list()):
         if key is None:
             continue
         before = last.get(key, -1)

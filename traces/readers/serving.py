@@ -17,6 +17,7 @@ from traces.readers.chains import with_outputs
 from traces.readers.clock import check_stages, one_of, per_token
 from traces.readers.columns import Table
 from traces.readers.outcomes import FAILURES, MISSING, Outcomes
+from traces.readers.turns import none_note, says_none
 from traces.readers.users import streams_of
 from traces.source import Source
 from traces.trace import Trace
@@ -195,6 +196,8 @@ def _sessions(
     if log.session is None:
         return {}, child, []
     key = log.session[index]
+    none = says_none(key).fill_null(False)
+    key = pl.select(pl.when(~none).then(key)).to_series()
     inside = np.flatnonzero(key.is_not_null().to_numpy())
     codes = key.drop_nulls().rank("dense").to_numpy().astype(np.int64)
     one = streams_of(arrival[inside], end[inside], group=codes)
@@ -215,6 +218,7 @@ def _sessions(
             else ""
         )
     ]
+    notes.append(none_note(int(none.sum())))
     if split:
         notes.append(
             f"parallel calls: requests that began before the last one of their session had ended are {split:,} more "

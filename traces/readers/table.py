@@ -20,8 +20,9 @@ from traces.readers.format import Format
 from traces.readers.inputs import read_inputs
 from traces.readers.log import Log, first_line
 from traces.readers.naming import Field, fields, recognised
+from traces.readers.plausible import FEW
 from traces.readers.repair import zero_outputs
-from traces.readers.turns import Turns, think_times
+from traces.readers.turns import Turns, apart, think_times
 from traces.source import Source
 from traces.trace import Trace
 
@@ -90,15 +91,20 @@ def read(
         turns = Turns(rows["session"].to_numpy())
         if "turn" in where:
             _check_turns(log, rows, turns, index, where["turn"].name)
+    if not keep.all() and turns is not None:
+        _check_torn(log, rows, turns, keep, index, where, service)
     if not keep.all():
         index = _take(rows, index, np.flatnonzero(keep if index is None else keep[index]))
         turns = None if turns is None else Turns(rows["session"].to_numpy())
-    think_note = None
+    think_note = split_note = None
     if turns is None:
         rows.pop("turn", None)
     else:
+        ends = _ends(rows)
+        if "turn" not in where and "think_s" not in rows:
+            turns, split_note = _apart(log, rows, turns, ends, index, where, latency_unit)
         rows["turn"] = pl.Series("turn", turns.turn)
-        think_note = _think(rows, turns, service)
+        think_note = _think(rows, turns, ends, service)
     if replay != "open":
         _need_think(source, rows, turns, replay)
     if prompts is not None and made is not None:
@@ -114,6 +120,7 @@ def read(
         *inputs.notes,
         order.note,
         zero_note,
+        split_note,
         think_note,
         chains.note,
     )
@@ -193,21 +200,80 @@ def _check_turns(
     raise log.error(expected, at if index is None else int(index[at]), name)
 
 
-def _think(rows: dict[str, pl.Series], turns: Turns, service: _Service | None) -> str | None:
+def _check_torn(
+    log: Log,
+    rows: Mapping[str, pl.Series],
+    turns: Turns,
+    keep: NDArray[np.bool_],
+    index: NDArray[np.int64] | None,
+    where: Mapping[str, Field],
+    service: _Service | None,
+) -> None:
+    """Raise where a turn would be dropped from which the think time of the next one counts."""
+    torn = ~(keep if index is None else keep[index]) & (turns.following >= 0)
+    if not torn.any() or not ("think_s" in rows or service is not None or _ends(rows)):
+        return
+    at = int(np.argmax(torn))
+    expected = (
+        "trace.options.zero_output=error or =one: dropping this turn would tear its session, as the think time of its "
+        "next turn counts from it"
+    )
+    raise log.error(expected, at if index is None else int(index[at]), where["output_tokens"].name)
+
+
+def _ends(rows: Mapping[str, pl.Series]) -> dict[str, NDArray[np.float64]]:
+    """(n,) ends of requests by how they are recorded, the best first, NaN where they are not."""
+    arrival, ends = rows["arrival_s"].to_numpy(), {}
+    if "end_s" in rows:
+        ends["logged end stamps"] = rows["end_s"].to_numpy()
+    if "e2e_s" in rows:
+        ends["arrival + logged latency"] = arrival + _filled(rows["e2e_s"])
+    if "ttft_s" in rows and "tpot_s" in rows:
+        output = rows["output_tokens"].to_numpy()
+        tail = np.where(output > 1, _filled(rows["tpot_s"]), 0.0) * (output - 1)
+        ends["arrival + logged ttft + tpot x (output - 1)"] = arrival + _filled(rows["ttft_s"]) + tail
+    return ends
+
+
+def _apart(
+    log: Log,
+    rows: dict[str, pl.Series],
+    turns: Turns,
+    ends: Mapping[str, NDArray[np.float64]],
+    index: NDArray[np.int64] | None,
+    where: Mapping[str, Field],
+    latency_unit: str,
+) -> tuple[Turns, str | None]:
+    """Parallel calls of a session as sessions of their own; a question where that would be most of its turns."""
+    split, over = apart(turns, rows["arrival_s"].to_numpy(), ends.values())
+    if not over.size:
+        return turns, None
+    later = int((turns.turn > 1).sum())
+    if "e2e_s" in where and "end_s" not in where and latency_unit == "auto" and later >= FEW and over.size > later / 2:
+        at = int(turns.previous[over[0]])
+        expected = (
+            f"latencies that end before the next turn of the session, but {over.size:,} of {later:,} do not: are they "
+            "in another unit? trace.options.latency_unit=ms, or =s if calls are parallel"
+        )
+        raise log.error(expected, at if index is None else int(index[at]), where["e2e_s"].name)
+    rows["session"] = pl.Series("session", split.session)
+    note = (
+        f"parallel calls: {over.size:,} of {later:,} later turns begin before the one before has ended; the sessions "
+        f"concerned are {int(split.session.max()) - int(turns.session.max()):,} streams, each a session of its own"
+    )
+    return split, note
+
+
+def _think(
+    rows: dict[str, pl.Series], turns: Turns, ends: Mapping[str, NDArray[np.float64]], service: _Service | None
+) -> str | None:
     """Think times as given, or from the ends of turns: logged, of logged latencies, or assumed."""
     if "think_s" in rows:  # loggers write 0 on a first turn, where there is nothing to think about
         first = pl.Series(turns.turn == 1)
         rows["think_s"] = pl.select(pl.when(~first).then(rows["think_s"])).to_series()
         return None
     arrival, output = rows["arrival_s"].to_numpy(), rows["output_tokens"].to_numpy()
-    ends: dict[str, NDArray[np.float64]] = {}
-    if "end_s" in rows:
-        ends["logged end stamps"] = rows["end_s"].to_numpy()
-    if "e2e_s" in rows:
-        ends["arrival + logged latency"] = arrival + _filled(rows["e2e_s"])
-    if "ttft_s" in rows and "tpot_s" in rows:
-        tail = np.where(output > 1, _filled(rows["tpot_s"]), 0.0) * (output - 1)
-        ends["arrival + logged ttft + tpot x (output - 1)"] = arrival + _filled(rows["ttft_s"]) + tail
+    ends = dict(ends)
     if service is not None:
         how = f"an assumed service of {service.ttft_s:g} s + {service.tpot_s:g} s a token"
         ends[how] = arrival + service.ttft_s + service.tpot_s * output

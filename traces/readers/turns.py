@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,10 +12,26 @@ from numpy.typing import NDArray
 
 from traces.check import CHUNK
 from traces.readers.columns import Table
+from traces.readers.users import SLACK_S, streams_of
+
+NO_SESSION = ("-1", "-1.0", "null", "none", "nan", "-nan", "n/a", "#n/a", "na", "<na>", "nat", "undefined")
+"""What programs write where there is no session, in lower case."""
+
+
+def says_none(keys: pl.Series) -> pl.Series:
+    """(n,) whether a text key is a word for no session; null where there is no key."""
+    return keys.str.to_lowercase().is_in(NO_SESSION)
+
+
+def none_note(count: int) -> str | None:
+    """A line for the provenance on ``count`` keys that say so."""
+    return f"session keys that say none (null, NaN, -1, ...): {count:,} requests are in no session" if count else None
 
 
 class SessionColumn:
-    """Reads session keys piece by piece as numbers from 0 by first appearance, -1 for none (empty, or -1).
+    """Reads session keys piece by piece as numbers from 0 by first appearance, -1 for none.
+
+    None are the empty ones, -1, and the words of :data:`NO_SESSION`.
 
     Text is known by its 64-bit hash: that any two of ten million sessions get the same has a chance of 3 in a million.
     """
@@ -23,6 +39,7 @@ class SessionColumn:
     def __init__(self, name: str) -> None:
         """``name``: column of the file."""
         self.name = name
+        self.none = 0  # keys that say so in a word or number
         self._known = np.zeros(0, np.int64)  # keys, sorted
         self._number = np.zeros(0, np.int32)  # of each
 
@@ -52,11 +69,14 @@ class SessionColumn:
         raw = piece.frame[self.name]
         if raw.dtype.is_integer():
             number = raw.reinterpret(signed=True) if raw.dtype == pl.UInt64 else raw.cast(pl.Int64)
+            self.none += int((number == -1).sum())
             return pl.select(pl.when(number != -1).then(number)).to_series()
         if raw.dtype.is_float():
             piece = Table(piece.frame.select(pl.col(self.name).fill_nan(None)), piece.source, piece.first_row)
         key = piece.text(self.name).str.strip_chars()
-        return pl.select(pl.when((key != "") & (key != "-1")).then(key.hash(0).reinterpret(signed=True))).to_series()
+        none = says_none(key)
+        self.none += int(none.sum())
+        return pl.select(pl.when((key != "") & ~none).then(key.hash(0).reinterpret(signed=True))).to_series()
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +127,33 @@ class Turns:
         after = np.full(self.session.size, -1, np.int32)
         after[self.previous[later]] = later
         return after
+
+
+def apart(
+    turns: Turns, arrival_s: NDArray[np.float64], ends: Iterable[NDArray[np.float64]]
+) -> tuple[Turns, NDArray[np.int64]]:
+    """Sessions whose requests do not overlap: parallel calls of one become streams, each a session of its own.
+
+    Args:
+        turns: sessions, in order of arrival.
+        arrival_s: (n,) arrivals.
+        ends: (n,) end of each request as recorded, the best first, NaN where it is not; seconds.
+
+    Returns:
+        The sessions, and the rows of requests that began before the turn before them had ended.
+    """
+    end = np.full(arrival_s.size, np.nan)
+    for known in ends:
+        end = np.where(np.isnan(end), known, end)
+    later = np.flatnonzero(turns.previous >= 0)
+    over = later[arrival_s[later] < end[turns.previous[later]] - SLACK_S]
+    if not over.size:
+        return turns, over
+    session = turns.session.copy()
+    some = np.flatnonzero(np.isin(session, np.unique(session[over])))
+    streams = streams_of(arrival_s[some], np.fmax(end, arrival_s)[some], group=session[some].astype(np.int64))
+    session[some] = session.max() + 1 + streams.stream
+    return Turns(session), over
 
 
 @dataclass(frozen=True, slots=True)
