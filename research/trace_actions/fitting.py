@@ -67,11 +67,31 @@ def _show(console: Console, found: Mapping[str, Any]) -> None:
             name, f"{row['real']:.3f}", f"{row['generated']:.3f}", f"{row['bound']:.3f}", word, f"{row['held_out']:,}"
         )
     console.print(table)
+    if found["dispersion"]:
+        _show_dispersion(console, found["dispersion"])
     table = Table("", "fitted window", "held-out window", "drawn trace")
-    for scale, row in found["dispersion"].items():
-        table.add_row(f"dispersion of starts, {scale}", *(f"{row[window]:.3g}" for window in _WINDOWS))
     for key, words in (("ideal_hit_share", "ideal prefix hit share"), ("compacted_share", "compacted later turns")):
         if key in found:
             table.add_row(words, *(f"{found[key][window]:.3f}" for window in _WINDOWS))
     if table.row_count:
         console.print(table)
+
+
+def _show_dispersion(console: Console, found: Mapping[str, Any]) -> None:
+    from rich.table import Table
+
+    table = Table("dispersion of starts")
+    for name in ("fitted", "held out", "its 95 % band", "drawn", "off", "bound", "band"):
+        table.add_column(name, no_wrap=True)
+    for scale, row in found.items():
+        low, high = row["band"]
+        table.add_row(
+            f"in {scale} intervals",
+            *(f"{row[window]:.3g}" for window in ("fitted", "held_out")),
+            f"{low:.3g} to {high:.3g}",
+            f"{row['generated']:.3g}",
+            f"{row['off']:+.1%}",
+            f"{'within' if row['within'] else 'beyond'} {row['bound']:.0%}",
+            "inside" if row["in_band"] else "outside",
+        )
+    console.print(table)

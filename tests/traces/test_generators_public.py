@@ -20,7 +20,7 @@ from traces.generators.fit import fit_generator, fit_windows
 from traces.generators.fit_sessions import later_turns
 from traces.generators.spec import Generator, write_generator
 
-# The family of arrivals that a fit with all of them finds, or one near it: trying all takes half a minute.
+# The family of arrivals that a fit with all of them chooses: trying all takes ten seconds a trace.
 FAMILIES = {
     "azure_conv": ("swung_regimes2",),
     "azure_code": ("slowed_regimes6",),
@@ -45,6 +45,37 @@ def test_drawn_traces_are_near_the_validation_window(public_data: Path, name: st
     for quantity, row in found.items():
         assert row["generated"] <= row["real"] + 0.03, quantity
         assert row["within"], quantity
+
+
+# Scales at which the bar, 15 % of the validation window, is missed: docs/traces/generators.md says by how much. Azure
+# code's train zone is burstier than its validation; sixty seconds are nine intervals or 19, and starts of agentic
+# sessions are drawn at random in the source.
+BEYOND = {
+    "azure_conv": [],
+    "azure_code": ["1s", "10s", "60s"],
+    "mooncake_conversation": ["10s"],
+    "agentic": ["60s"],
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_burstiness_is_the_fitted_windows_and_mostly_that_of_validation(public_data: Path, name: str) -> None:
+    found = fitted(name, public_data)[0].distances["dispersion"]
+    assert list(found) == ["1s", "10s", "60s"]
+    assert [scale for scale, row in found.items() if abs(row["generated"] / row["held_out"] - 1) > 0.15] == BEYOND[name]
+    assert [scale for scale, row in found.items() if not row["within"]] == BEYOND[name]
+    for scale, row in found.items():
+        if (name, scale) != ("azure_code", "60s"):  # two stretches of it: tests/traces/test_arrivals_public.py
+            assert row["generated"] == pytest.approx(row["fitted"], rel=0.15), scale
+        if name != "azure_code" and scale != "60s":
+            assert row["band"][0] < row["generated"] < row["band"][1], scale
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+def test_these_are_the_laws_that_a_user_gets(public_data: Path, name: str) -> None:
+    made = fit_generator(*fit_windows(load_trace(name, data_dir=public_data)))
+    assert made.arrivals == fitted(name, public_data)[0].arrivals
 
 
 def test_ideal_hits_are_near_the_sources(public_data: Path) -> None:
@@ -99,6 +130,8 @@ def test_fit_generate_and_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     command("action=fit", "trace=default", f"out={tmp_path}")
     said = capsys.readouterr().out
     assert re.search(r"prompt_tokens.*within", said)
+    assert re.search(r"in 1s intervals.*within 15%.*inside", said)
+    assert re.search(r"in 60s intervals.* to .*-5\d\.\d%.*beyond 15%.*inside", said)
     assert "not kept: " in said
     assert f"action=generate path={tmp_path / 'fit.yaml'}" in said
     settings = [f"path={tmp_path / 'fit.yaml'}", "duration_s=1200", "rate_per_s=6"]

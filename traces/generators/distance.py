@@ -9,14 +9,14 @@ sessions at its end (open replay), both others are cut in the same way, a drawn 
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from traces.describe import dispersion, ideal_hit_share
+from traces.describe import ideal_hit_share
+from traces.generators.burstiness import compare_dispersion
 from traces.generators.draw import draw_trace
 from traces.generators.spec import Generator
 from traces.trace import Trace
@@ -27,7 +27,6 @@ Floats = NDArray[np.float64]
 SLACK = 0.03
 """Bound of a generated distance above the real one."""
 
-SCALES_S = (1, 10, 60)
 _REQUESTS = 50_000  # of the drawn trace
 _MOST_WINDOWS = 200  # held-out windows that it may be long
 _WINDOWS = ("fitted", "held_out", "generated")
@@ -77,9 +76,9 @@ def distances(made: Generator, fitted: Trace, held_out: Trace, *, seed: int = 0)
     Returns:
         ``ks``: quantity -> ``real``, ``generated``, ``bound`` (all KS), ``within``. Gaps between starts are stretched
         to the held-out mean: how they vary is compared, and the rate is a setting of its own.
-        ``dispersion`` (variance over mean of starts in intervals of 1, 10, 60 s, in stretches as long as the held-out
-        window, the drawn trace at its rate), ``ideal_hit_share`` (of prompt blocks, endless cache, in such stretches)
-        and ``compacted_share`` (of later turns, those with a shorter prompt): fitted, held-out, generated.
+        ``dispersion`` of starts, see :mod:`traces.generators.burstiness`; ``ideal_hit_share`` (of prompt blocks,
+        endless cache, in stretches as long as the held-out window) and ``compacted_share`` (of later turns, those
+        with a shorter prompt): fitted, held-out, generated.
     """
     from scipy import stats
 
@@ -102,11 +101,9 @@ def distances(made: Generator, fitted: Trace, held_out: Trace, *, seed: int = 0)
         if len(row) == 2:
             bound = round(row["real"] + SLACK, 4)
             table[name] = {**row, "bound": bound, "within": row["generated"] <= bound, "held_out": int(held.size)}
-    spread: dict[str, Any] = {}
-    for scale in SCALES_S:
-        found = [_dispersion(trace, held_out.duration_s, scale) for trace in (fitted, held_out, drawn)]
-        if None not in found:
-            spread[f"{scale}s"] = {key: round(float(v or 0), 4) for key, v in zip(_WINDOWS, found, strict=True)}
+    spread = compare_dispersion(
+        made.arrivals, (starts(fitted), fitted.duration_s), (starts(held_out), held_out.duration_s), seed=seed
+    )
     result = {"slack": SLACK, "drawn_requests": len(drawn), "ks": table, "dispersion": spread}
     if made.sessions is not None and made.sessions.compaction is not None:
         shrunk = [_shrinking(trace) for trace in (fitted, held_out, drawn)]
@@ -122,16 +119,6 @@ def distances(made: Generator, fitted: Trace, held_out: Trace, *, seed: int = 0)
             "generated": round(float(np.mean(short)), 4),
         }
     return result
-
-
-def _dispersion(trace: Trace, length_s: float, scale_s: float) -> float | None:
-    """Mean index of dispersion over stretches of a length: a longer one has slower swings in it."""
-    arrival, whole = starts(trace), max(1, int(trace.duration_s / length_s + 1e-9))
-    edges = np.searchsorted(arrival, length_s * np.arange(whole + 1))
-    length = min(length_s, trace.duration_s)
-    found = [dispersion(arrival[a:b] - k * length_s, length, scale_s) for k, (a, b) in enumerate(pairwise(edges))]
-    known = [value for value in found if value is not None]
-    return float(np.mean(known)) if known else None
 
 
 def _shrinking(trace: Trace) -> float:
