@@ -157,11 +157,22 @@ class _Parts:
         if (arrival_s[1:] < arrival_s[:-1]).any():
             whole = whole.sort("arrival_s", maintain_order=True)
         part = self.folder / path.name
-        whole.sink_parquet(part, metadata={METADATA_KEY: json.dumps(head)})
-        ids = pl.scan_parquet(part).select("hash_ids").filter(pl.col("hash_ids").list.len() > 0)
-        distinct = ids.explode("hash_ids").select(pl.col("hash_ids").n_unique()).collect().item()
+        held = self.sums["requests"] + self.sums["blocks"]
+        rows = max(1, _PIECE // 4 * self.sums["requests"] // held)  # of a row group, which is held while it is written
+        whole.sink_parquet(part, metadata={METADATA_KEY: json.dumps(head)}, row_group_size=rows)
+        distinct = _distinct(part, 1 + self.sums["blocks"] // (2 * _PIECE))
         part.replace(path)
-        return int(distinct)
+        return distinct
+
+
+def _distinct(file: Path, shares: int) -> int:
+    """Distinct hashes of a table, counted by remainder: a share of them at a time is held."""
+    import polars as pl
+
+    ids = pl.scan_parquet(file).select("hash_ids").filter(pl.col("hash_ids").list.len() > 0).explode("hash_ids")
+    id_ = pl.col("hash_ids")
+    counts = (ids.filter(id_ % shares == k).select(id_.n_unique()).collect(engine="streaming") for k in range(shares))
+    return sum(int(count.item()) for count in counts)
 
 
 def _write(

@@ -137,6 +137,8 @@ def test_pieces_and_packed_logs_make_one_table(tmp_path: Path, monkeypatch: pyte
     packed.write_bytes(gzip.compress(write(tmp_path, LOG).read_bytes()))
     assert main(["action=hash", f"path={packed}", f"salt={tmp_path / 'salt'}", f"out={tmp_path / 'p'}"]) == 0
     assert hashes(tmp_path / "p") == whole
+    counted = json.loads((tmp_path / "p" / "summary.json").read_text("utf-8"))["distinct_blocks"]
+    assert counted == len({i for chain in whole for i in chain})  # by shares, as _PIECE is small
 
 
 def test_settings_that_are_wrong_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
