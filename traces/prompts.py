@@ -36,6 +36,7 @@ from traces.check import MAX_TOKENS
 from traces.errors import nearest
 from traces.hashing import block_hashes
 from traces.readers.naming import unit_of
+from traces.readers.turns import NO_SESSION, none_note
 from traces.source import Source
 from traces.tokens import MAX_ID, Conversation, Tokenizer, placed, text_parts
 
@@ -89,6 +90,7 @@ class PromptLog:
         key: the salt.
         requests: read so far.
         unread: fields that were passed over so far, and the requests that had any.
+        nameless: sessions so far that were called null, NaN, or so: they are none.
         broken_off: answers so far that are longer than their text, whose blocks are left out.
     """
 
@@ -98,6 +100,7 @@ class PromptLog:
     key: bytes = field(repr=False)
     requests: int = 0
     unread: tuple[int, int] = (0, 0)
+    nameless: int = 0
     broken_off: int = 0
     _sessions: dict[str, int] = field(default_factory=dict, repr=False)
     _tenants: dict[str, int] = field(default_factory=dict, repr=False)
@@ -112,6 +115,8 @@ class PromptLog:
                 f"{fields:,} fields not read, on {requests:,} of {self.requests:,} requests "
                 "(not named here, as names of fields may hold text, too)"
             )
+        if note := none_note(self.nameless):
+            found.append(note)
         if self.broken_off:
             found.append(
                 f"{self.broken_off:,} of {self.requests:,} answers are longer than their text (thinking or tool calls "
@@ -243,6 +248,9 @@ class PromptLog:
         for column, names, numbers in (("session", SESSION, self._sessions), ("tenant", TENANT, self._tenants)):
             name, key = _first(record, names)
             if key is None or key in ("", -1):
+                continue
+            if isinstance(key, str) and key.strip().lower() in NO_SESSION:
+                self.nameless += column == "session"
                 continue
             if not isinstance(key, str | int) or isinstance(key, bool):
                 raise self.source.error("text or a number", row=row, column=name, value=type(key).__name__)

@@ -99,7 +99,7 @@ def _salt(given: object, out: Path) -> Salt:
         import platformdirs
 
         path = Path(platformdirs.user_config_dir("pdgym")) / "hash_salt"
-    elif isinstance(given, str) and given:
+    elif isinstance(given, str) and given and "\0" not in given:
         path = Path(os.path.expanduser(given))  # a user that does not exist stays as it is
     else:
         raise ResearchError(f"salt={given!r}: expected the path of a file (a new one is made if it is not there)")

@@ -149,6 +149,7 @@ def test_settings_that_are_wrong_are_told(tmp_path: Path, capsys: pytest.Capture
         ([f"path={path}", "tokenizer=nothing"], "tokenizer"),
         ([f"path={path}", "rate_per_s=0"], "rate_per_s"),
         ([f"path={path}x"], "did you mean"),
+        ([f"path={path}", 'salt="a\0b"'], "expected the path of a file"),
     ):
         assert main(["action=hash", f"salt={tmp_path / 'salt'}", f"out={tmp_path / 'out'}", *words]) == 2
         assert message in capsys.readouterr().err
@@ -190,6 +191,17 @@ def test_an_answer_whose_thinking_is_not_in_the_log_is_of_no_use(
         assert second[: len(first)] == first
         trace = load_trace(out / "hashed.parquet", format="table")
         assert trace.chain(0).size == len(first)
+
+
+def test_a_session_called_null_is_none(tmp_path: Path) -> None:
+    names = ("null", "null", "NaN", " None ", "a", "a")
+    log = [{"timestamp": k, "session": s, "user": s, "prompt": "x", "output_tokens": 1} for k, s in enumerate(names)]
+    out = run(tmp_path, "out", log)
+    frame = pl.read_parquet(out / "hashed.parquet")
+    assert frame["session"].to_list() == [None] * 4 + [0, 0]
+    assert frame["tenant"].to_list() == [None] * 4 + ["tenant_0"] * 2
+    notes = json.loads((out / "summary.json").read_text("utf-8"))["notes"]
+    assert any("4 requests are in no session" in note for note in notes)
 
 
 def test_the_summary_holds_no_path(tmp_path: Path) -> None:
