@@ -69,7 +69,9 @@ def lacks(trace: Trace) -> list[str]:
         if later.height and later["think_s"].null_count():
             found.append("no think times: replay=closed is not possible")
     if trace.n_sessions and any("assumed service" in note for note in trace.provenance):
-        found.append("no think times as they were: they rest on an assumed service time (below)")
+        some = any(note.startswith("think times as recorded, but for") for note in trace.provenance)
+        which = "some think times are" if some else "think times are"
+        found.append(f"{which} not as they were: they rest on an assumed service time (below)")
     return found
 
 

@@ -286,10 +286,13 @@ _ALL = (
         oddities=(
             "the originals of agentic, with their block ids, which are local to a session",
             "closed loop; session starts are not recorded and are drawn here",
-            "duplicate sessions are kept",
+            "sub-agents, one of them five days after its session's start, begin like sessions: subagents=recorded "
+            "keeps their times, which leave nothing that could be cut into zones",
+            "exact copies of a session are left out: duplicates=keep reads them",
+            "think times up to hours: see max_think_s",
         ),
         cuts_s=None,
-        options={"zero_output": "one"},
+        options={"zero_output": "one", "subagents": "drawn"},
     ),
     _burstgpt("1", "v1.1", "two months"),
     _burstgpt("2", "v1.1", "two more months"),

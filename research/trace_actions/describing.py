@@ -45,7 +45,10 @@ def run(config: DictConfig, out: Path) -> dict[str, Any]:
         pictures = draw_all(trace, stats, out)
     stats["pictures"] = [path.name for path in pictures]
     console.print(f"\ndrawn: {', '.join(str(path) for path in pictures)}", markup=False)
-    console.print(f"next: python -m research.compare {shlex.join(choice.words())}", markup=False)
+    if isinstance(stats.get("zones"), str):
+        console.print("next: research.compare needs zones, which this trace does not give as it is (above)")
+    else:
+        console.print(f"next: python -m research.compare {shlex.join(choice.words())}", markup=False)
     return stats
 
 

@@ -89,3 +89,16 @@ def test_odd_settings_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture
         assert message.startswith("error: ")
         assert named in message
         assert message.count("\n") == 1
+
+
+def test_a_trace_without_zones_is_not_sent_to_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("arrival_s,prompt_tokens,output_tokens\n0,1,1\n10,1,1\n")
+    assert main([f"trace.path={path}", f"out={tmp_path / 'o'}"]) == 0
+    said = capsys.readouterr().out
+    assert "too few to cut into zones" in said
+    assert "next: research.compare needs zones" in said
+    path = tmp_path / "longer.csv"
+    path.write_text("arrival_s,prompt_tokens,output_tokens\n" + "".join(f"{i},1,1\n" for i in range(100)))
+    assert main([f"trace.path={path}", f"out={tmp_path / 'p'}"]) == 0
+    assert "next: python -m research.compare trace.path=" in capsys.readouterr().out

@@ -63,3 +63,14 @@ def test_curves_of_the_summary() -> None:
     rate = stats["arrival_rate"]
     widths = np.subtract(rate["end_s"], rate["start_s"])
     assert float((np.array(rate["per_s"]) * widths).sum()) == pytest.approx(40)  # session starts
+
+
+def test_think_times_that_are_assumed_are_told_from_those_that_are_recorded() -> None:
+    trace = sessions_trace("closed")
+    some = trace.named("a", "think times as recorded, but for 3 turns after one without ...: an assumed service of 2 s")
+    every = trace.named("b", "think time = start-to-start gap - assumed service (0 s + 0 s a token)")
+    recorded, mixed, assumed = (" ".join(describe(one)["lacks"]) for one in (trace, some, every))
+    assert "think times" not in recorded
+    assert "some think times are not as they were" in mixed
+    assert "think times are not as they were" in assumed
+    assert "some think times" not in assumed

@@ -134,3 +134,12 @@ def test_zones_hold_forty_twenty_forty_and_lose_what_they_say(public_data: Path,
     assert [len(part) for part in parts.values()] == [n["inside"] - n["lost_by_apart"] for n in lost.values()]
     strict = zones(mooncake, across="drop")
     assert sum(part.n_sessions for part in strict.values()) == mooncake.n_sessions
+
+
+@pytest.mark.slow
+def test_the_agentic_originals_can_be_compared_on(public_data: Path) -> None:
+    """Recorded starts of sub-agents, one five days late, would leave validation and test all but empty."""
+    trace = load_trace("agentic_sessions", data_dir=public_data)
+    sizes = [len(part) for part in zones(trace).values()]
+    assert sum(sizes) == len(trace) == 36_685
+    assert min(sizes) > 0.1 * len(trace)
