@@ -92,6 +92,7 @@ BAD = [
     ("no stamp", [W[1] | {"wait_for": []}], {}, 1, "timestamp", "to be present"),
     ("negative delay", [W[0], W[1] | {"delay": -1}], {}, 2, "delay", "from 0"),
     ("trigger", [*P[:2], P[2] | {"dependencies": [after("p1", 0, "start")]}], {}, 3, "dependencies", "a trigger"),
+    ("no list", [*P[:2], P[2] | {"dependencies": 5}], {}, 3, "dependencies", "a list of objects"),
     ("version", [P[0] | {"version": 3}, *P[1:]], {}, 1, "version", "2"),
     ("header only", P[:1], {}, None, None, "at least one request"),
     ("block", P, {"block_tokens": 16}, None, "trace.options.block_tokens", "as the header says"),

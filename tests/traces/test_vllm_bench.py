@@ -114,3 +114,24 @@ def test_measured_runs_have_the_latencies_that_their_authors_publish(
     assert len(trace) == 300
     assert trace.frame["ttft_s"].mean() * 1e3 == pytest.approx(expected[0], abs=0.06)
     assert trace.frame["tpot_s"].mean() * 1e3 == pytest.approx(expected[1], abs=0.06)
+
+
+def test_lists_that_contradict_the_run_are_a_question(tmp_path: Path) -> None:
+    for change, question in (
+        ({"ttfts": [500.0, 1000.0, 500.0, 0.0]}, r"column 'ttfts'.*within the run, which took 4.5 s, but one is 1000"),
+        ({"mean_ttft_ms": 0.667}, r"column 'ttfts'.*whose mean is mean_ttft_ms=0.667; it is 1e\+03 times that"),
+    ):
+        with pytest.raises(TraceError, match=rf"{question}.*implausible=keep"):
+            read(tmp_path, vllm_run(latencies=None, **change))
+    assert len(read(tmp_path, vllm_run(mean_ttft_ms=0.667), implausible="keep")) == 3
+    assert len(read(tmp_path, vllm_run(mean_ttft_ms=666.7))) == 3
+    n = 12
+    many = {name: [value] * n for name, value in (("input_lens", 9), ("output_lens", 11), ("ttfts", 0.5))}
+    many |= {"itls": [[0.05] * 20] * n, "start_times": [0.2 * k for k in range(n)], "errors": None}
+    with pytest.raises(TraceError, match=r"column 'itls'.*about one gap a token after the first, as there are 11"):
+        read(tmp_path, vllm_run(**OPEN, **many, latencies=None, queue_times=None))
+
+
+def test_a_list_that_is_null_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"column 'itls'.*this list to be present.*--save-detailed"):
+        read(tmp_path, vllm_run(itls=None))

@@ -86,7 +86,7 @@ def parse_session(source: Source, data: bytes, block_tokens: int) -> Session:
             counted inside it) and the field.
     """
     try:
-        session = json.loads(data)
+        session = jsonl.sound(json.loads(data), data.decode("utf-8", "replace"))
     except (ValueError, RecursionError) as error:
         raise source.error(f"a JSON object ({error})", value=data[:40]) from error
     if not isinstance(session, dict) or not isinstance(session.get("requests"), list):

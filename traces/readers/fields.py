@@ -16,6 +16,7 @@ from typing import Any
 import polars as pl
 
 from traces.readers.columns import Table
+from traces.readers.jsonl import sound
 from traces.source import Source
 
 _LONGEST_LIST = 16
@@ -106,6 +107,7 @@ def array(source: Source) -> Iterator[tuple[int, dict[str, Any]]]:
         raise source.error(f"a JSON array ({error})", row=row, value=text[at : at + 40]) from error
     if not isinstance(found, list):
         raise source.error("a JSON array", value=type(found).__name__)
+    found = sound(found, text)
     for row, item in enumerate(found, start=1):
         if not isinstance(item, dict):
             raise source.error("a JSON object", row=row, value=item)
@@ -126,7 +128,9 @@ def documents(source: Source) -> list[dict[str, Any]]:
             break
         row = text.count("\n", 0, at) + 1
         try:
-            document, at = decoder.raw_decode(text, at)
+            begun = at
+            document, at = decoder.raw_decode(text, begun)
+            document = sound(document, text[begun:at])
         except (ValueError, RecursionError) as error:
             at = min(getattr(error, "pos", at), len(text) - 1)
             row = text.count("\n", 0, at) + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,27 @@ Record = dict[str, Any]
 
 def _no_constant(text: str) -> float:
     raise ValueError(f"{text} is no number")
+
+
+_HALF = re.compile("[\ud800-\udfff]")
+_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def sound(value: Any, text: str) -> Any:
+    r"""A parsed value whose texts are UTF-8: half of a surrogate pair stays in them as its escape, ``\ud83d``.
+
+    JSON may hold such halves, as where a log cut an emoji in two, but no text can.
+
+    Args:
+        value: as parsed.
+        text: what it was parsed from.
+    """
+    if not _ESCAPE.search(text):
+        return value
+    whole = json.dumps(value, ensure_ascii=False)
+    if not _HALF.search(whole):
+        return value
+    return json.loads(_HALF.sub(lambda half: f"\\\\u{ord(half[0]):04x}", whole))
 
 
 _DECODER = json.JSONDecoder(parse_constant=_no_constant)
@@ -41,7 +63,7 @@ def records(source: Source) -> Iterator[tuple[int, Record]]:
         if not isinstance(record, dict):
             raise source.error("one JSON object a line", row=row, value=text)
         some = True
-        yield row, record
+        yield row, sound(record, text)
     if not some:
         raise source.error("at least one request", value="an empty file")
 

@@ -226,7 +226,10 @@ def _first(record: jsonl.Record, line: int, source: Source) -> tuple[list[_Wait]
 def _second(record: jsonl.Record, line: int, source: Source) -> tuple[list[_Wait], float]:
     """Waits of a row of version 2, and the earliest time it may come."""
     column, waits = "dependencies", []
-    for one in record.get(column) or []:
+    given = record.get(column) or []
+    if not isinstance(given, list):
+        raise source.error("a list of objects", row=line, column=column, value=given)
+    for one in given:
         if not isinstance(one, dict) or one.get("trigger") not in ("dispatch", "completion"):
             raise source.error("objects with a trigger, dispatch or completion", row=line, column=column, value=one)
         name = _text(one, "request_id", line, source)

@@ -29,7 +29,7 @@ from traces.readers.columns import Table
 from traces.readers.fields import documents
 from traces.readers.format import Format
 from traces.readers.outcomes import ERROR, OK
-from traces.readers.plausible import check_rate
+from traces.readers.plausible import ANSWER, FEW, check_rate
 from traces.readers.protocol import paced
 from traces.readers.serving import Handling, ServingLog, build
 from traces.readers.users import in_flight
@@ -39,6 +39,7 @@ from traces.trace import Trace
 _LISTS = ("input_lens", "output_lens", "ttfts", "itls")
 _OPTIONAL = ("latencies", "start_times", "queue_times", "errors")
 _MAX_S = 1e9
+_MOST_GAPS = 1.5  # gaps a token: a client that counts tokens anew may differ from the chunks it saw, but not by so much
 
 
 def read(
@@ -71,6 +72,8 @@ def read(
     e2e = table.number("latencies", 0, _MAX_S, "s").to_numpy()
     failed = (table.frame["errors"] != "").to_numpy() | (output == 0).to_numpy()
     ttft, e2e = np.where(failed, np.nan, ttft), np.where(failed, np.nan, e2e)
+    if implausible == "ask":
+        _check_summary(table, run, ttft, output.to_numpy())
     users, closed, cap = _protocol(source, run)
     notes: list[str | None] = [note, closed]
     if "start_times" in table.frame.columns:
@@ -134,8 +137,8 @@ def _run(source: Source, benchmark: int | None) -> tuple[dict[str, Any], str | N
         raise source.error(f"a run from 0 to {len(runs) - 1}", column="trace.options.benchmark", value=benchmark)
     run = runs[index]
     for name in _LISTS:
-        if name not in run:
-            hint = nearest(name, run) or "; vllm bench serve writes it with --save-detailed"
+        if run.get(name) is None:
+            hint = ("" if name in run else nearest(name, run)) or "; vllm bench serve writes it with --save-detailed"
             raise source.error(f"this list to be present{hint}", column=name)
     return run, f"run {index} of {len(runs)}" if len(runs) > 1 else None
 
@@ -151,7 +154,8 @@ def _table(source: Source, run: dict[str, Any]) -> Table:
             raise source.error(expected, column=name, value=f"{len(values)} entries")
     if not lists["input_lens"]:
         raise source.error("at least one request", column="input_lens", value=[])
-    gaps = [_total(source, i, itl) for i, itl in enumerate(lists.pop("itls"), start=1)]
+    itls = lists.pop("itls")
+    gaps = [_total(source, i, itl) for i, itl in enumerate(itls, start=1)]
     columns: dict[str, pl.Series] = {}
     for name, values in lists.items():
         for i, value in enumerate(values, start=1):
@@ -163,6 +167,7 @@ def _table(source: Source, run: dict[str, Any]) -> Table:
             columns[name] = pl.Series(name, ["" if v is None else str(v)[:200] for v in values])
         else:
             columns[name] = pl.Series(name, [float(v) if abs(v) < 1e300 else np.inf for v in values])
+    columns["itls"] = pl.Series("itls", [len(itl) if isinstance(itl, list) else 1 for itl in itls])
     if "errors" not in columns:
         columns["errors"] = pl.Series("errors", [""] * len(gaps))
     if "latencies" not in columns:
@@ -176,6 +181,30 @@ def _total(source: Source, row: int, itl: object) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MAX_S:
             raise source.error("a list of gaps between tokens, s", row=row, column="itls", value=value)
     return float(sum(values))
+
+
+def _check_summary(
+    table: Table, run: dict[str, Any], ttft_s: NDArray[np.float64], output_tokens: NDArray[np.int64]
+) -> None:
+    """Raise where the lists contradict what the run says of itself: of first tokens and of gaps."""
+    known = ~np.isnan(ttft_s)
+    said = run.get("mean_ttft_ms")
+    took = run.get("duration")
+    longest = float(np.nanmax(ttft_s, initial=0.0))
+    if isinstance(took, int | float) and 0 < took < _MAX_S and longest > 2 * took:
+        expected = f"times to first token within the run, which took {took:g} s, but one is {longest:g} s"
+        raise table.error(f"{expected} (another unit?): {ANSWER}", int(np.nanargmax(ttft_s)), "ttfts")
+    if known.any() and isinstance(said, int | float) and 0 < said < _MAX_S * 1e3:
+        ratio = float(np.mean(ttft_s[known])) * 1e3 / said
+        if not 1 / 3 <= ratio <= 3:
+            expected = f"times to first token, s, whose mean is mean_ttft_ms={said:g}; it is {ratio:,.3g} times that"
+            raise table.error(f"{expected} (another unit?): {ANSWER}", int(np.argmax(known)), "ttfts")
+    some = known & (output_tokens > 1)
+    gaps = table.frame["itls"].to_numpy()
+    if some.sum() >= FEW and np.median(gaps[some] / (output_tokens[some] - 1)) > _MOST_GAPS:
+        at = int(np.argmax(some))
+        expected = f"about one gap a token after the first, as there are {output_tokens[at]:,} output tokens: {ANSWER}"
+        raise table.error(expected, at, "itls")
 
 
 def _protocol(source: Source, run: dict[str, Any]) -> tuple[int | None, str, int | None]:
