@@ -86,6 +86,8 @@ class Source:
             return True
         with _unpacked(self.file) as stream:
             head = stream.read(TAR_MAGIC[0] + len(TAR_MAGIC[1]))
+        if len(head) == TAR_MAGIC[0] + len(TAR_MAGIC[1]) and not any(head):  # a tar's end mark is zeros
+            raise self.error("at least one file in it", value="an empty tar archive, or zeros only")
         return head[TAR_MAGIC[0] :] == TAR_MAGIC[1]
 
     @contextmanager

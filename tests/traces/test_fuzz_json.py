@@ -1,4 +1,4 @@
-"""Whatever a JSON field holds, a reader gives a trace or a TraceError: half emoji, nulls, wrong types, absent fields."""
+"""Whatever a JSON field holds, a reader gives a trace or a TraceError: half emoji, nulls, wrong types, no field."""
 
 from __future__ import annotations
 

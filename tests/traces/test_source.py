@@ -92,3 +92,13 @@ def test_a_torn_archive_names_itself(tmp_path: Path) -> None:
     path = write(tmp_path, "x.tar", data[:-40_000])
     with pytest.raises(TraceError, match=r"x\.tar.*sound tar archive"):
         list(read_source(path).members())
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_an_empty_tar_is_said_to_be_one(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    buffer = io.BytesIO()
+    tarfile.open(fileobj=buffer, mode="w").close()
+    (tmp_path / "empty.tar").write_bytes(pack(buffer.getvalue()))
+    for form in (None, "azure", "servegen"):
+        with pytest.raises(TraceError, match="found 'an empty tar archive, or zeros only', expected at least one file"):
+            load_trace(tmp_path / "empty.tar", format=form)

@@ -212,3 +212,20 @@ def test_a_log_of_a_real_cluster_keeps_what_it_recorded(tmp_path: Path) -> None:
     assert trace.frame["ttft_s"].to_list() == [0.5, None]
     assert trace.frame["cancel_after_s"].to_list() == [None, 2.5]
     assert np.isfinite(trace.duration_s)
+
+
+def test_a_name_that_two_columns_have_is_refused(tmp_path: Path) -> None:
+    text = 'arrival_s,"prompt_tokens",output_tokens, prompt_tokens\n0,5,5,900\n'
+    with pytest.raises(
+        TraceError, match=r"column 'prompt_tokens': found '2 of it', expected each name of a column once"
+    ):
+        load_trace(write(tmp_path, "log.csv", text.encode()), format="table")
+
+
+@pytest.mark.parametrize(("separator", "word"), [(";", "semicolons"), ("\t", "tabs"), ("|", "bars")])
+def test_other_separators_are_named(tmp_path: Path, separator: str, word: str) -> None:
+    text = "arrival_s,prompt_tokens,output_tokens\n0,5,5\n".replace(",", separator)
+    path = write(tmp_path, "log.csv", text.encode())
+    for form in (None, "table", "azure", "burstgpt", "vidur"):
+        with pytest.raises(TraceError, match=rf"separated by {word}', expected comma-separated values"):
+            load_trace(path, format=form)

@@ -7,6 +7,7 @@ Large files come in pieces, each a :class:`Table`: see :mod:`traces.readers.log`
 
 from __future__ import annotations
 
+import csv
 import io
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -182,11 +183,25 @@ def csv_pieces(source: Source) -> Iterator[Table]:
     """
     some = False
     for piece in records.pieces(source):
+        if not some:
+            _check_header(source, piece.header)
         some = True
         broken = b'"' in piece.data  # only then can a record be more than a line
         yield Table(_parse(piece, source), source, piece.line, piece.line_of if broken else None)
     if not some:
         raise source.error("at least one request after the header", value="a header only")
+
+
+def _check_header(source: Source, header: bytes) -> None:
+    """Raise for fields that are not parted by commas, and for a name that two columns have."""
+    if separator := records.other_separator(header):
+        raise source.error("comma-separated values", value=f"a header whose fields are separated by {separator}")
+    names = [name.strip() for name in next(csv.reader([header.decode("utf-8")]), [])]
+    twice = next((name for i, name in enumerate(names) if name and name in names[:i]), None)
+    if twice is not None:
+        raise source.error(
+            "each name of a column once in the header", column=twice, value=f"{names.count(twice)} of it"
+        )
 
 
 def csv_table(source: Source) -> Table:

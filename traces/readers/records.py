@@ -17,6 +17,7 @@ from traces.source import Source
 
 PIECE_BYTES = 8 << 20
 LONGEST_RECORD_BYTES = 64 << 20
+_SEPARATORS = {b"\t": "tabs", b";": "semicolons", b"|": "bars"}
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -51,6 +52,14 @@ class Piece:
 def fields(record: bytes) -> int:
     """Number of fields of a record: commas outside of quotes, and one."""
     return 1 + sum(part.count(b",") for part in record.split(b'"')[::2])
+
+
+def other_separator(record: bytes) -> str | None:
+    """What parts the fields of a header that has no commas: ``;``, a tab or ``|``, by name; None for nothing."""
+    plain = b"".join(record.split(b'"')[::2])
+    if b"," in plain:
+        return None
+    return next((name for byte, name in _SEPARATORS.items() if byte in plain), None)
 
 
 def pieces(source: Source) -> Iterator[Piece]:

@@ -7,6 +7,7 @@ import importlib
 from traces.errors import TraceError, nearest
 from traces.readers.format import Format
 from traces.readers.options import checked
+from traces.readers.records import other_separator
 from traces.source import Source
 from traces.trace import Trace
 
@@ -52,6 +53,10 @@ def guess_format(source: Source) -> Format:
     for candidate in FORMATS.values():
         if candidate.recognises(source):
             return candidate
+    first = source.head.lstrip().split(b"\n", 1)[0]
+    if first[:1] not in b"{[" and b"\0" not in first and (separator := other_separator(first)):
+        value = f"a first line whose fields are separated by {separator}"
+        raise source.error("comma-separated values, or another known format", value=value)
     raise source.error(
         f"a known format; say which with trace.format=, one of {', '.join(FORMATS)}", value=source.head[:40]
     )
