@@ -196,11 +196,14 @@ def _check_header(source: Source, header: bytes) -> None:
     """Raise for fields that are not parted by commas, and for a name that two columns have."""
     if separator := records.other_separator(header):
         raise source.error("comma-separated values", value=f"a header whose fields are separated by {separator}")
-    names = [name.strip() for name in next(csv.reader([header.decode("utf-8")]), [])]
+    try:
+        names = [name.strip() for name in next(csv.reader([header.decode("utf-8")]), [])]
+    except csv.Error:  # a bare carriage return in a name, or a name of more than 128 kB: none of ours
+        return
     twice = next((name for i, name in enumerate(names) if name and name in names[:i]), None)
     if twice is not None:
         raise source.error(
-            "each name of a column once in the header", column=twice, value=f"{names.count(twice)} of it"
+            "each name of a column once in the header", column=twice, value=f"{names.count(twice)} times"
         )
 
 
