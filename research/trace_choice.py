@@ -184,6 +184,10 @@ def _load_trace(choice: TraceChoice) -> Stepped:
     from traces.steps import apply_steps
 
     options = {name: _thaw(value) for name, value in choice.options}
+    for name in ("name", "format", "data_dir"):
+        if name in options:
+            where = name if name == "data_dir" else f"trace.{name}"
+            raise ResearchError(f"trace.options.{name}={options[name]}: no option of a reader: expected {where}=")
     trace = load_trace(choice.name, choice.format, choice.data_dir, **options)
     trace = trace if choice.replay is None else trace.with_replay(choice.replay)
     return apply_steps(trace, [_thaw(step) for step in choice.steps], data_dir=choice.data_dir)

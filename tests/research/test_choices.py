@@ -230,3 +230,9 @@ def test_a_trace_with_steps_is_shown_as_it_was_given() -> None:
     assert len(TraceChoice("default", steps=({"name": "thin", "keep": 0.5},)).load()) < 12081
     with pytest.raises(ResearchError, match=r"trace\.steps=thin"):
         TraceChoice.parse({"name": "default", "steps": "thin"})
+
+
+@pytest.mark.parametrize("name", ["name", "format", "data_dir"])
+def test_what_names_the_trace_is_no_option_of_its_reader(name):
+    with pytest.raises(ResearchError, match=rf"trace\.options\.{name}=x: no option of a reader"):
+        TraceChoice("default", options=((name, "x"),)).load()
