@@ -179,6 +179,7 @@ def test_latencies_in_milliseconds_in_a_file_of_seconds_stop_with_a_question(tmp
         start_times=[float(i) for i in range(n)],
         queue_times=[0.0] * n,
         errors=[""] * n,
+        duration=1000.0,  # a run that says nothing against them
     )
     with pytest.raises(TraceError, match="milliseconds read as seconds"):
         read(tmp_path, vllm_json(run), "vllm_bench")
