@@ -20,6 +20,7 @@ Ints = NDArray[np.int64]
 Rows = tuple[tuple[float, ...], ...]
 
 _DIGITS = 4
+_LARGEST = 100.0  # they are of normal scores, so of the order of 1
 _LEAST = 0.05  # smallest variance that is left to the rest of a turn, in any direction
 _PAIRS = 60  # turn pairs below which nothing is carried over
 
@@ -104,11 +105,11 @@ class Dependence:
     def from_dict(cls, raw: Mapping[str, Any]) -> Dependence:
         """The law of :meth:`to_dict`; KeyError, TypeError or ValueError if it is none."""
         matrices = [np.asarray(raw[name], np.float64) for name in ("within", "session", "carry")]
-        if any(m.shape != (3, 3) or not np.isfinite(m).all() for m in matrices):
-            raise ValueError("three matrices of 3 by 3 numbers")
+        if any(m.shape != (3, 3) or not (np.abs(m) <= _LARGEST).all() for m in matrices):
+            raise ValueError(f"three matrices of 3 by 3 numbers, {_LARGEST:g} at most")
         gains = tuple(float(x) for x in raw["by_turns"])
-        if len(gains) != 3 or not np.isfinite(gains).all():
-            raise ValueError("three gains by turns")
+        if len(gains) != 3 or not (np.abs(gains) <= _LARGEST).all():
+            raise ValueError(f"three gains by turns, {_LARGEST:g} at most")
         within, session, carry = map(_rows, matrices)
         law = cls(within, session, carry, gains)
         law.noise()
