@@ -79,7 +79,7 @@ def validate(plain: Mapping[str, Any], part: str) -> int:
     make_folder(out)
     console.print(
         f"{part}: {runs.height} measured runs of {found.table.relative} ({found.excluded.height} excluded by rules "
-        "that look at no error), predicted from op tables, nothing fitted to them",
+        "that look at no error), predicted from op tables, nothing fitted to these runs",
         highlight=False, soft_wrap=True,
     )  # fmt: skip
     predictions = _predict(runs, setting, data_dir, out, workers, console)

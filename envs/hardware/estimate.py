@@ -1,4 +1,4 @@
-"""A profile for any engine, GPU and tensor-parallel degree that op tables are at hand for: nothing fitted to runs.
+"""A profile for any engine, GPU and tensor-parallel degree with op tables at hand; fitted to nothing that it predicts.
 
 ``profile_for("llama-3.1-70b", "b200_sxm", "trtllm", None, 8, "nvfp4", "fp8", data_dir)`` composes steps as the engine
 serves them (:mod:`envs.hardware.sources.compose`), makes the table law of them, adds the host's time between steps
@@ -17,7 +17,7 @@ from envs.hardware.fit import Errors, StepFit, fit_step_law
 from envs.hardware.gpu import Gpu, load_gpu
 from envs.hardware.model_shape import ModelShape, kv_law, load_model
 from envs.hardware.profile import KvLaw, Profile
-from envs.hardware.records import fit_record, origin_record, tables_errors
+from envs.hardware.records import fit_record, origin_record, tables_doubt, tables_errors
 from envs.hardware.sources.compose import Composer
 from envs.hardware.sources.grids import compose_steps
 from envs.hardware.sources.host_time import host_law
@@ -118,7 +118,11 @@ def _profile(
         step=made.fit.law,
         kv=kv,
         source=_source(made, gpu, engine, version, data_dir),
-        fit=fit_record(made.fit) | {"tables_errors_percent": tables_errors(made.errors)},
+        fit=fit_record(made.fit)
+        | {
+            "tables_errors_percent": tables_errors(made.errors),
+            "tables_relative_sd": tables_doubt(made.errors, made.tables.h0_s),
+        },
         engine_version=version or "",
         tables=made.tables,
     )
@@ -189,7 +193,7 @@ def _source(made: Estimate, gpu: Gpu, engine: str, version: str | None, data_dir
     return {
         "kind": "estimated",
         **origin_record(AICONFIGURATOR),
-        "method": "engine steps composed as served from op times (envs/hardware/sources); nothing fitted to runs"
+        "method": "engine steps composed as served from op times (envs/hardware/sources), fitted to no run it predicts"
         + (f"; op times of {made.ops.gpu} stand in" if standing_in else ""),
         "tables": f"{made.ops.gpu}, {engine} {made.ops.version}",
         "host_time": host_law(data_dir, engine, version).source,

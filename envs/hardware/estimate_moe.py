@@ -1,4 +1,4 @@
-"""Profiles of mixture-of-experts models, and of any with latent or windowed attention: nothing fitted to runs.
+"""Profiles of mixture-of-experts models, and of any with latent or windowed attention; fitted to nothing they predict.
 
 ``expert_profile_for("deepseek-v3", "b200_sxm", "trtllm", None, Layout(1, 8, 8), "nvfp4", "fp8", data_dir)`` is one of
 eight data-parallel ranks: its step times hold while the others carry as many tokens as it does.
@@ -14,7 +14,7 @@ from envs.hardware.gpu import Gpu, load_gpu
 from envs.hardware.layout import Layout, check_layout, worker_kv_law
 from envs.hardware.model_shape import ModelShape, load_model
 from envs.hardware.profile import Profile
-from envs.hardware.records import fit_record, origin_record, tables_errors
+from envs.hardware.records import fit_record, origin_record, tables_doubt, tables_errors
 from envs.hardware.sources.compose_moe import DISTRIBUTION, ExpertComposer, check_plausible_experts
 from envs.hardware.sources.grids import compose_steps
 from envs.hardware.sources.host_time import host_law
@@ -96,8 +96,8 @@ def _profile(
         source={
             "kind": "estimated",
             **origin_record(AICONFIGURATOR),
-            "method": "engine steps composed as served from op times (envs/hardware/sources); nothing fitted to runs"
-            + standing_in,
+            "method": "engine steps composed as served from op times (envs/hardware/sources), fitted to no run that "
+            f"it predicts{standing_in}",
             "tables": f"{ops.gpu}, {engine} {ops.version}",
             "layout": {
                 "tensor_parallel": layout.tensor_parallel,
@@ -108,7 +108,11 @@ def _profile(
             "host_time": host.source,
             "files": [{"path": path, "sha256": digest} for path, digest in ops.files()],
         },
-        fit=fit_record(fit) | {"tables_errors_percent": tables_errors(misfit(tables, points))},
+        fit=fit_record(fit)
+        | {
+            "tables_errors_percent": tables_errors(misfit(tables, points)),
+            "tables_relative_sd": tables_doubt(misfit(tables, points), tables.h0_s),
+        },
         engine_version=version or "",
         tables=tables,
     )

@@ -10,7 +10,7 @@ from envs.hardware.errors import MeasurementError, ProfileError
 from envs.hardware.fit import Errors, StepFit, fit_step_law
 from envs.hardware.gpu import load_gpu
 from envs.hardware.model_shape import activation_reserve_bytes, kv_law, load_model
-from envs.hardware.records import fit_record, kv_record, origin_record, tables_errors
+from envs.hardware.records import fit_record, kv_record, origin_record, tables_doubt, tables_errors
 from envs.hardware.schema import Count, Number, Record, Text, Words, find_file, read_record, read_yaml
 from envs.hardware.sources.compose import Composer
 from envs.hardware.sources.grids import compose_steps
@@ -168,4 +168,5 @@ def build(name_or_path: str | Path, data_dir: Path, bound_percent: float = BOUND
     }
     if extra and table_errors is not None:
         record["fit"]["tables_errors_percent"] = tables_errors(table_errors)
+        record["fit"]["tables_relative_sd"] = tables_doubt(table_errors, host.h0_s)
     return Built(record, fit, table_errors)

@@ -22,6 +22,9 @@ def origin_record(origin: Origin) -> dict[str, str]:
     }
 
 
+HOST_RELATIVE_SD = 0.5
+
+
 def fit_record(fit: StepFit) -> dict[str, Any]:
     """Range, errors and covariance of a fit, as written into a profile."""
     return {
@@ -52,6 +55,21 @@ def tables_errors(errors: dict[str, Errors]) -> dict[str, Any]:
         }
         for region, row in errors.items()
     }
+
+
+def tables_doubt(errors: dict[str, Errors], host_s: float) -> dict[str, float]:
+    """Relative standard deviation of each part of a table law, from what it misses of the steps it was made of.
+
+    How far those steps are from real ones is the common factor's part (``common_relative_sd``). Host time was
+    measured on two machines only, and they differ by as much as their mean: :data:`HOST_RELATIVE_SD`.
+    """
+
+    def share(*kinds: str) -> float:
+        found = [row.mape for region, row in errors.items() if region.split()[0] in kinds]
+        return round(max(found or [errors["all"].mape]) / 100, 4)
+
+    host = HOST_RELATIVE_SD if host_s > 0.0 else 0.0
+    return {"matrices": share("all"), "decode": share("decode"), "prefill": share("prefill", "append"), "host": host}
 
 
 def _error_record(errors: Errors, held_out: Errors) -> dict[str, Any]:

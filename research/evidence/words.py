@@ -131,11 +131,13 @@ def world_words(summary: Mapping[str, Any]) -> list[str]:
     gap = f"its margin is {sig(margin['nominal'], '+')}/s, in nine of ten worlds "
     gap += f"{sig(margin['p05'], '+')} to {sig(margin['p95'], '+')}/s"
     if found["holds"]:
-        return [f"{where}: {leader} leads in {counted}: it holds in at least {found['needed']:.0%}; {gap}."]
+        return [
+            f"{where}: {leader} leads in {counted}: it holds in at least {found['needed']:.0%} of these draws; {gap}."
+        ]
     others = ", ".join(f"{policy} in {n}" for policy, n in found["leaders"].items() if policy != leader)
     return [
-        f"{where}: {leader} leads in only {counted}: it does not hold in {found['needed']:.0%} ({others}); {gap}. "
-        "What was measured of the hardware does not decide between them."
+        f"{where}: {leader} leads in only {counted}: it does not hold in {found['needed']:.0%} of these draws "
+        f"({others}); {gap}. What was measured of the hardware does not decide between them."
     ]
 
 

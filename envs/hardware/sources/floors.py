@@ -4,8 +4,8 @@ A product of a quantised layer needs its input in low precision. A table's rows 
 so inside; an engine that serves writes it with the kernel that comes before (norm, attention, activation) where it can.
 The difference decides decode steps: on H100 the smallest fp8 product of TRT-LLM's table takes 12.4 us, in bf16 2.7.
 
-The rules below were fixed from the tables and from published engine behaviour, before any measured serving run was
-compared with:
+That this matters was seen in a first comparison with measured serving runs. What the rules say, and how large each
+effect is, comes from the tables and from published engine behaviour:
 
 * TRT-LLM's fp8 rows were timed on a layer without a calibrated input scale (ai-dynamo/aiconfigurator,
   ``collector/trtllm/collect_gemm.py``; its pull requests 261 and 1114 say so and take it off): each call searches the
