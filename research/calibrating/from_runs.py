@@ -14,8 +14,6 @@ from research.errors import ResearchError
 from research.settings import Settings
 from traces.clients import STARTS
 
-GIVEN = "as the runs and the command say"
-
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
@@ -101,7 +99,7 @@ def fitted(table: RunsTable, profile: Profile, budget_tokens: int | None) -> Cor
     measured = np.array([[run.ttft_s, run.tpot_s] for run in table.runs])
     with progress() as tick, compiling_once():
         candidates = {
-            assumed.words() if len(tried) > 1 else GIVEN: predictor(
+            assumed.words_for(table.runs, budget_tokens is not None): predictor(
                 [replay_of(run, profile, assumed) for run in table.runs], tick
             )
             for assumed in tried

@@ -91,14 +91,39 @@ class Assumed:
 
     def words(self) -> str:
         """For tables and messages."""
-        start = "all at once" if self.start == "together" else f"{APART_S * 1e3:g} ms apart"
-        budget = (
-            "the engine's default budget" if self.budget_tokens is None else f"{self.budget_tokens:,} tokens a step"
-        )
-        return f"{self.rounds} rounds a user, started {start}, {budget}"
+        return f"{self.rounds} rounds a user, started {_start(self.start)}, {_budget(self.budget_tokens)}"
+
+    def words_for(self, runs: Sequence[BenchmarkRun], budget_given: bool) -> str:
+        """What the runs are replayed with, each part with where it comes from: given, or tried as this says.
+
+        Args:
+            runs: what they say goes before what is assumed.
+            budget_given: ``budget_tokens`` is the user's word.
+        """
+        rounds = _given_or_tried([run.rounds for run in runs], f"{self.rounds}")
+        start = _given_or_tried([run.start and _start(run.start) for run in runs], _start(self.start))
+        budget = f"{_budget(self.budget_tokens)} ({'given by the command' if budget_given else 'tried'})"
+        return f"rounds a user: {rounds}; started {start}; {budget}"
+
+
+def _start(start: str) -> str:
+    return "all at once" if start == "together" else f"{APART_S * 1e3:g} ms apart"
+
+
+def _budget(tokens: int | None) -> str:
+    return "the engine's default budget" if tokens is None else f"{tokens:,} tokens a step"
+
+
+def _given_or_tried(said: Sequence[int | str | None], tried: str) -> str:
+    named = sorted({str(value) for value in said if value is not None}, key=lambda word: (len(word), word))
+    given = " and ".join(named)
+    if None not in said:
+        return f"{given} (given by the runs)"
+    return f"{given} (given by some runs), {tried} (tried for the others)" if given else f"{tried} (tried)"
 
 
 APART_S = 1e-3
+"""Between users of a staggered start, given or tried."""
 ROUNDS = (3, 5, 10)
 BUDGETS = (None, 2048)
 """Tried where neither runs nor user say; 2,048 was the default of vLLM's engine before its servers raised it."""
@@ -139,9 +164,8 @@ def replay_of(run: BenchmarkRun, profile: Profile, assumed: Assumed, seed: int =
         prefix_cache=False, prefill_share=PREFILL_FIRST,
     )  # fmt: skip
     handover = replace(load_handover("nvlink", gpus=profile.gpus), connect_s=0.0)
-    apart = {} if run.start is not None else {"stagger_s": APART_S}
     trace = client_trace(
         run.users, run.rounds or assumed.rounds, run.prompt_tokens, run.output_tokens, run.jitter,
-        run.start or assumed.start, seed, **apart,
+        run.start or assumed.start, seed, stagger_s=APART_S,
     )  # fmt: skip
     return Replay(ClusterSpec("colocated1", (worker,), handover), trace, f"line {run.line}", policy.wait, seed)

@@ -50,7 +50,10 @@ def test_runs_of_a_slower_engine_correct_the_profile(folder, capsys):
     assert calibrate("budget_tokens=8192", "link=rdma") == 0
     said = capsys.readouterr().out
     assert "left out" in said
-    assert "as the runs and the command say" in said
+    assert (
+        "runs taken for: rounds a user: 3 (given by the runs); started all at once (given by the runs); "
+        "8,192 tokens a step (given by the command)"
+    ) in said
     summary = json.loads((folder / "out" / "summary.json").read_bytes())
     errors = summary["errors_percent"]
     assert errors["before"]["tpot_mape"] > 15.0
@@ -72,10 +75,28 @@ def test_what_the_runs_do_not_say_is_tried(folder, capsys):
     write(folder / "runs.csv", measured(Correction(), assumed=told))
     assert calibrate() == 0
     summary = json.loads((folder / "out" / "summary.json").read_bytes())
-    assert summary["taken_for"] == told.words()
+    words = "rounds a user: 10 (tried); started all at once (tried); the engine's default budget (tried)"
+    assert summary["taken_for"] == words
     assert len(summary["costs"]) > 1
-    assert f"runs taken for: {told.words()}" in capsys.readouterr().out
+    assert f"runs taken for: {words}" in capsys.readouterr().out
     assert summary["errors_percent"]["after"]["tpot_mape"] < 1.0
+
+
+def test_what_some_runs_say_is_told_apart_from_what_is_tried():
+    runs = [BenchmarkRun(0, 512, 64, 1, 1.0, 1.0, rounds=rounds, start="staggered") for rounds in (10, None)]
+    assert Assumed(3, "together", 2048).words_for(runs, budget_given=False) == (
+        "rounds a user: 10 (given by some runs), 3 (tried for the others); started 1 ms apart (given by the runs); "
+        "2,048 tokens a step (tried)"
+    )
+    assert Assumed(3, "together", 2048).words_for(runs[:1], budget_given=True).startswith("rounds a user: 10 (given by")
+
+
+def test_a_staggered_start_means_the_same_given_or_tried():
+    profile = load_profile(NAME)
+    given = replay_of(BenchmarkRun(0, 512, 64, 3, 1.0, 1.0, start="staggered"), profile, GIVEN)
+    tried = replay_of(BenchmarkRun(0, 512, 64, 3, 1.0, 1.0), profile, Assumed(3, "staggered", None))
+    assert sorted(set(given.trace.frame["arrival_s"])) == pytest.approx([0.0, 1e-3, 2e-3])
+    assert given.trace.frame.equals(tried.trace.frame)
 
 
 def test_runs_of_another_gpu_are_refused_unless_forced(folder, capsys):
