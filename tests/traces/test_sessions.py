@@ -62,7 +62,7 @@ def test_a_candidate_too_old_is_none() -> None:
 
 
 def test_many_questions_about_one_document_are_no_sessions() -> None:
-    """None continues another. (Looking at all that wait for each would take minutes: 20,000 once took 10 s.)"""
+    """None continues another; looking at all that wait for each would take minutes (20,000 once took 10 s)."""
     n = 60_000
     links = link([list(range(10))] * n, [5200 + k % 7 for k in range(n)], [400] * n, np.arange(n) * 0.01)  # type: ignore[arg-type]
     assert links.linked_share == 0.0
