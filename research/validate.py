@@ -99,7 +99,7 @@ def validate(plain: Mapping[str, Any], part: str) -> int:
         "errors_percent": errors,
         "rounds_unknown": by_rounds(frame),
         "bars": against_bars(part, errors, runs.height) if every == 1 else [],
-        "ranking": ranking.fidelity(frame),
+        "ranking": ranking.fidelity(frame, whole=every == 1),
         "layouts": layouts.verdict(frame),
         "protocols": [{"name": p.name, "rounds": list(p.rounds), "source": p.source} for p in PROTOCOLS],
         "versions": versions(),

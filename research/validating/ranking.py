@@ -85,10 +85,16 @@ BARS = {
 }
 
 
-def fidelity(frame: pl.DataFrame) -> list[dict[str, Any]]:
+FEWEST_PAIRS = 30
+"""Fewer hard pairs than this meet or miss no bar."""
+
+
+def fidelity(frame: pl.DataFrame, whole: bool = True) -> list[dict[str, Any]]:
     """Agreement in per cent for each question, with the rules' beside it; intervals over strata.
 
-    ``clear_*``: among pairs whose judged values differ by 10 % or more. A predicted tie counts half.
+    ``clear_*``: among pairs whose judged values differ by 10 % or more. A predicted tie counts half. ``met`` is None
+    where there is no bar, where the pairs are fewer than :data:`FEWEST_PAIRS`, and where the runs are not the ``whole``
+    part that the bar is for.
     """
     rows = []
     for question in QUESTIONS:
@@ -110,7 +116,8 @@ def fidelity(frame: pl.DataFrame) -> list[dict[str, Any]]:
             "rules_percent": {name: 100.0 * float(values.mean()) for name, values in by_rule.items()},
         }
         bar = None if question.same_engine else BARS.get(question.name)
-        rows.append({**row, "bar_percent": bar, "met": None if bar is None else row["right_percent"] >= bar})
+        judged = bar is not None and whole and right.size >= FEWEST_PAIRS
+        rows.append({**row, "bar_percent": bar, "met": row["right_percent"] >= bar if judged else None})
     return rows
 
 

@@ -14,7 +14,9 @@ from research.validating.scores import GROUPS, METRICS, SOURCES
 
 def errors_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """MAPE / median in per cent of each metric; the simulator's by group, rule and aiconfigurator beside it overall."""
-    table = Table(box=box.SIMPLE, title="error in per cent: mean / median (95 % interval of the mean), bias; runs")
+    table = Table(
+        box=box.SIMPLE, title="error in per cent: mean / median (95 % interval of the mean), median signed error; runs"
+    )
     table.add_column("")
     for name in METRICS.values():
         table.add_column(name, justify="right")
@@ -77,7 +79,8 @@ def ranking_table(rows: Sequence[Mapping[str, Any]]) -> Table:
             "" if row["clear_right_percent"] is None else f"{row['clear_right_percent']:.0f} of {row['clear_pairs']}"
         )
         rules = ", ".join(f"{name} {value:.0f}" for name, value in row["rules_percent"].items())
-        bar = "" if row["bar_percent"] is None else f"{row['bar_percent']:.0f} {'met' if row['met'] else 'missed'}"
+        said = {True: "met", False: "missed", None: "not judged"}[row["met"]]
+        bar = "" if row["bar_percent"] is None else f"{row['bar_percent']:.0f} {said}"
         title = row["question"] + (", one engine" if row["one_engine"] else "")
         table.add_row(
             title, str(row["pairs"]), str(row["strata"]), f"{row['right_percent']:.0f}{spread}", clear, rules, bar

@@ -15,7 +15,7 @@ TITLES = {"ttft": "TTFT", "tpot": "TPOT"}
 
 def table(found: Mapping[str, Any]) -> Table:
     """Error of all requests, by load level and by worker, and by worker at each level."""
-    out = Table(box=box.SIMPLE, title="error in per cent: median |error| / p90 |error|, bias; requests")
+    out = Table(box=box.SIMPLE, title="error in per cent: median |error| / p90 |error|, median signed error; requests")
     out.add_column("")
     for title in TITLES.values():
         out.add_column(title, justify="right")

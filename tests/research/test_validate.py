@@ -13,7 +13,7 @@ from envs.hardware.load import load_handover
 from research import replay, validate
 from research.cli import compose_config
 from research.clusters import build_cluster
-from research.validating import backtest, marks, serving, work
+from research.validating import backtest, marks, ranking, serving, work
 from tests.research.validate_runs import profile, write_table
 
 
@@ -62,6 +62,18 @@ def test_predictions_see_no_measured_time(data_dir, tmp_path, monkeypatch):
     command(tmp_path / "a", data_dir, "every=4")
     assert len(seen) == 2
     assert not any("ttft" in name or "tpot" in name for names in seen for name in names)
+
+
+def test_a_sample_of_the_runs_meets_or_misses_no_bar(data_dir, tmp_path, monkeypatch):
+    monkeypatch.setattr(ranking, "FEWEST_PAIRS", 1)
+
+    def met(every):
+        assert command(tmp_path / f"a{every}", data_dir, f"every={every}") == 0
+        rows = json.loads((tmp_path / f"a{every}" / "summary.json").read_bytes())["ranking"]
+        return {row["met"] for row in rows if row["bar_percent"] is not None}
+
+    assert met(3) == {None}
+    assert None not in met(1)
 
 
 @pytest.mark.parametrize(

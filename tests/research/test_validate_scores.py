@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from research.validating import layouts, ranking, scores
+from research.validating import layouts, ranking, scores, show, show_backtest
 from research.validating.rules import StaticEstimates, one_line
 from tests.research.validate_runs import disaggregated, measured, run
 
@@ -84,10 +84,32 @@ def test_hard_pairs():
     row = found["tokens/s per GPU at equal TPOT"]
     assert (row["pairs"], row["strata"], row["right_percent"]) == (2, 1, 100.0)
     assert row["rules_percent"] == {"fewer GPUs": 0.0, "more users a GPU": 100.0}
-    assert row["met"]
+    assert row["met"] is None  # two pairs are too few to judge
     wrong = [predicted(0.1, 0.010), predicted(0.1, 0.1), predicted(0.1, 0.1), predicted(0.1, 0.1)]
     found = {r["question"]: r for r in ranking.fidelity(frame_of(rows, wrong)) if not r["one_engine"]}
     assert found["tokens/s per GPU at equal TPOT"]["right_percent"] == 0.0
+
+
+def test_ranking_bars_are_judged_on_enough_pairs_of_the_whole_part():
+    def rows(n):  # n configurations of equal TPOT, each with more users on its GPU than the one before
+        return [timed(f"r{i}", 0.1, 0.010, users=8 + 8 * i) for i in range(n)]
+
+    def found(n, whole=True):
+        frame = frame_of(rows(n), [predicted(0.1, 0.010)] * n)
+        made = ranking.fidelity(frame, whole)
+        row = next(r for r in made if r["question"].startswith("tokens/s") and not r["one_engine"])
+        table = show.ranking_table(made)
+        return row["pairs"], row["met"], next(iter(table.columns[-1].cells))
+
+    assert found(9) == (36, True, "90 met")
+    assert found(9, whole=False) == (36, None, "90 not judged")
+    assert found(8) == (28, None, "90 not judged")
+
+
+def test_what_is_signed_is_called_so():
+    empty = {"all": {"ttft": None, "tpot": None}, "levels": [], "workers": []}
+    assert "median signed error; runs" in show.errors_table([]).title
+    assert "median signed error; requests" in show_backtest.table(empty).title
 
 
 def test_worker_ratios_are_compared_among_disaggregated_runs_only():
