@@ -20,11 +20,22 @@ COMMON_SOURCE = "left-out error of the runs' TPOT, 2 % at least: what is left of
 
 @dataclass(frozen=True, slots=True)
 class RunsSource:
-    """The runs' file, and how each of them is told in the record (without times)."""
+    """The runs' file, and how each of them is told in the record (without times), with its ``version`` if known."""
 
     file: str
     sha256: str
     rows: Sequence[Mapping[str, Any]]
+
+    @property
+    def versions(self) -> list[str]:
+        """Engine versions that rows name, sorted."""
+        return sorted({str(row["version"]) for row in self.rows if row.get("version")})
+
+    @property
+    def version(self) -> str | None:
+        """The one version that every row names, else None."""
+        everywhere = all(row.get("version") for row in self.rows)
+        return self.versions[0] if everywhere and len(self.versions) == 1 else None
 
 
 def corrected_record(profile: Profile, fit: CorrectionFit, source: RunsSource) -> dict[str, Any]:
@@ -36,7 +47,7 @@ def corrected_record(profile: Profile, fit: CorrectionFit, source: RunsSource) -
         "gpu": profile.gpu,
         "tensor_parallel": profile.tensor_parallel,
         "engine": profile.engine,
-        "engine_version": profile.engine_version or "not stated",
+        "engine_version": source.version or profile.engine_version or "not stated",
         "precision": profile.precision,
         "step": {name: float(f"{getattr(corrected.step, name):.8g}") for name in COEFFICIENTS},
     }
@@ -62,7 +73,8 @@ def corrected_record(profile: Profile, fit: CorrectionFit, source: RunsSource) -
 def constants(fit: CorrectionFit) -> list[dict[str, Any]]:
     """One row a constant: value and standard deviation, in the unit of TERMS (factors as factors), and its prior."""
     rows = []
-    for term, value, sd in zip(TERMS, fit.theta, np.sqrt(np.diag(fit.covariance)), strict=True):
+    sds = [*np.sqrt(np.diag(fit.covariance))[:-1], fit.request_sd_ms()]
+    for term, value, sd in zip(TERMS, fit.theta, sds, strict=True):
         factor = term.unit.startswith("ln")
         rows.append(
             {
@@ -104,8 +116,11 @@ def _fit(profile: Profile, corrected: Profile, fit: CorrectionFit, source: RunsS
     names = [f"{what}_{name}_s" for name in ("measured", "before", "after", "left_out") for what in ("ttft", "tpot")]
     own["from_runs"] = {
         "taken_for": fit.candidate,
+        "versions": source.versions,
+        "corrects_version": profile.engine_version or "not stated",
         "constants": constants(fit),
         "request_s": float(f"{fit.correction.request_s:.4g}"),
+        "request_measured": fit.request_measured(),
         "errors_percent": errors(fit),
         "runs": [
             {**row, **{name: float(f"{value:.5g}") for name, value in zip(names, values, strict=True)}}

@@ -61,6 +61,8 @@ WORST = math.log(3.0), math.log(1.4)
 """Residuals of TTFT and TPOT beyond which a run is outside what the profile can be corrected to."""
 FARTHEST = 3.0
 """Prior widths beyond which a constant says that the runs are of other hardware than the profile."""
+MEASURED_SHARE = 0.5
+"""A constant whose standard deviation is a larger share of its prior's was not measured by the runs."""
 UNITS_OFF = 50.0
 """A median measured over predicted beyond this factor is another unit, no other engine."""
 
@@ -156,6 +158,20 @@ class CorrectionFit:
     def errors_percent(self, predicted: Array) -> Array:
         """(n, 2) error of predictions against the measurements."""
         return 100.0 * (predicted / self.measured - 1.0)
+
+    def request_sd_ms(self) -> float:
+        """Standard deviation of ``request``: the posterior's, or that of runs whose TTFT it moves by itself if larger.
+
+        Where a delay lets other prompts share a step, TTFT jumps by much more than the delay. Such a jump says nothing
+        of how long the delay is, but a finite difference across it looks as if it did.
+        """
+        noise_ms = SIGMA[0] * self.after[:, 0] * 1e3
+        alone = 1.0 / math.sqrt(TERMS[-1].prior_sd ** -2 + float(np.sum(noise_ms**-2)))
+        return max(math.sqrt(self.covariance[-1, -1]), alone)
+
+    def request_measured(self) -> bool:
+        """The runs determine the time before the engine: its sd is at most MEASURED_SHARE of the prior's."""
+        return self.request_sd_ms() <= MEASURED_SHARE * TERMS[-1].prior_sd
 
     def common_relative_sd(self) -> float:
         """What is left of a law's error where no run was: root mean square of TPOT's left-out errors, 2 % at least."""

@@ -54,14 +54,17 @@ def run(config: DictConfig) -> int:
     out = folder(plain, profile)
     make_folder(out)
     rows = [
-        {"prompt_tokens": r.prompt_tokens, "output_tokens": r.output_tokens, "concurrency": r.users} for r in table.runs
+        {"prompt_tokens": r.prompt_tokens, "output_tokens": r.output_tokens, "concurrency": r.users}
+        | ({} if r.version is None else {"version": r.version})
+        for r in table.runs
     ]
     record = corrected_record(profile, fit, RunsSource(table.path.name, table.sha256, rows))
     command = f"python -m research.calibrate action=from_runs path={table.path.name} profile={plain['profile']}"
     file = out / f"{record['name']}.yaml"
     file.write_text(to_yaml(record, command), encoding="utf-8")
     load_profile(file)  # what is written can be read
-    linked = None if link is None else write_link(link, fit, table, out, command)
+    kept = None if link is None or fit.request_measured() else str(plain["link"])
+    linked = None if link is None or kept is not None else write_link(link, fit, table, out, command)
     summary = {
         "profile": record["name"],
         "file": str(file),
@@ -76,9 +79,10 @@ def run(config: DictConfig) -> int:
         "outside": reasons,
         "rows": record["fit"]["from_runs"]["runs"],
         "link": None if linked is None else str(linked),
+        "link_kept": kept,
     }
     write_json(out / "summary.json", summary)
-    words += ending(table, profile, fit, file, linked)
+    words += ending(table, profile, fit, file, linked, kept)
     print("\n".join(words))
     return 0
 
@@ -149,10 +153,13 @@ def table_words(table: RunsTable, fit: CorrectionFit) -> list[str]:
     return lines
 
 
-def ending(table: RunsTable, profile: Profile, fit: CorrectionFit, file: Path, linked: Path | None) -> list[str]:
-    """Constants with their uncertainty, what was assumed, what comes next."""
+def ending(
+    table: RunsTable, profile: Profile, fit: CorrectionFit, file: Path, linked: Path | None, kept: str | None
+) -> list[str]:
+    """Constants with their uncertainty, what was assumed, what comes next; ``kept``: a link that stays as it is."""
     from envs.hardware.corrected import constants
 
+    request = constants(fit)[-1]
     lines = ["", "constants (value +- standard deviation; the prior's width):"]
     for row in constants(fit):
         if row["unit"] == "factor":
@@ -163,14 +170,15 @@ def ending(table: RunsTable, profile: Profile, fit: CorrectionFit, file: Path, l
     lines += ["", f"runs taken for: {fit.candidate}"]
     if other := [version for version in table.versions if version != profile.engine_version]:
         lines.append(f"versions: runs of {', '.join(other)}, profile of {profile.engine_version or 'none stated'}")
-    request_ms = fit.correction.request_s * 1e3
-    if linked is None and request_ms >= 0.5:
-        lines.append(
-            f"time before the engine: {request_ms:.1f} ms a request; no part of a profile, link=NAME writes it"
-        )
+    said = f"time before the engine: {request['value']:.3g} ms +- {request['sd']:.2g} a request"
+    if not fit.request_measured():
+        stays = f"; link {kept} stays as it is, none is written" if kept is not None else ""
+        lines.append(f"{said} (prior {request['prior_sd']:g}): the runs do not determine it{stays}")
+    elif linked is None and request["value"] >= 0.5:
+        lines.append(f"{said}; no part of a profile, link=NAME writes it")
     lines += [f"profile  {file}", f"summary  {file.parent / 'summary.json'}"]
     lines += [] if linked is None else [f"link     {linked}"]
-    words = f"hardware.profile={file}" + ("" if linked is None else f" hardware.link={linked}")
+    words = f"hardware.profile={file}" + ("" if linked is None and kept is None else f" hardware.link={linked or kept}")
     lines.append(f"next     python -m research.compare {words} worlds=20")
     return lines
 
@@ -182,7 +190,8 @@ def write_link(link: HandoverLaw, fit: CorrectionFit, table: RunsTable, out: Pat
 
     request_s = float(f"{fit.correction.request_s:.4g}")
     source: dict[str, Any] = json.loads(json.dumps(dict(link.source)))
-    terms = {**source.get("terms", {}), "dispatch_s": f"measured: {len(table.runs)} runs of {table.path.name}"}
+    measured = f"measured: {len(table.runs)} runs of {table.path.name}, +- {fit.request_sd_ms():.2g} ms"
+    terms = {**source.get("terms", {}), "dispatch_s": measured}
     record: Mapping[str, Any] = {
         "name": f"{link.name}-{SUFFIX}",
         "dispatch_s": request_s,

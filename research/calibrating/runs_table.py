@@ -39,6 +39,7 @@ class BenchmarkRun:
         rounds: requests of each user; None: not known.
         jitter: lengths are drawn evenly from mean * [1 - jitter, 1 + jitter].
         start: ``together`` or ``staggered``; None: not known.
+        version: of the engine; None: not known.
     """
 
     line: int
@@ -50,6 +51,7 @@ class BenchmarkRun:
     rounds: int | None = None
     jitter: float = 0.0
     start: str | None = None
+    version: str | None = None
 
     @property
     def point(self) -> tuple[int, int, int]:
@@ -161,7 +163,7 @@ def _run(path: Path, line: int, row: Mapping[str, str], units: Mapping[str, str]
     return BenchmarkRun(
         line, count("prompt_tokens", 1, MAX_TOKENS), count("output_tokens", 2, MAX_TOKENS),
         count("concurrency", 1, 100_000), times["ttft"], times["tpot"],
-        count("rounds", 1, 100_000) if row.get("rounds") else None, jitter, start,
+        count("rounds", 1, 100_000) if row.get("rounds") else None, jitter, start, row.get("version") or None,
     )  # fmt: skip
 
 

@@ -64,6 +64,8 @@ def test_runs_of_a_slower_engine_correct_the_profile(folder, capsys):
     found = replay_of(run, corrected, GIVEN).means(corrected, summary["request_ms"] / 1e3)
     assert np.abs(np.array(found) / held - 1.0).max() < 0.1
     link = load_handover(folder / "out" / "rdma-from-runs.yaml")
+    assert f"hardware.link={folder / 'out' / 'rdma-from-runs.yaml'}" in said
+    assert summary["link_kept"] is None
     assert link.dispatch_s == pytest.approx(summary["request_ms"] / 1e3, rel=1e-3)
     assert replace(link, name="rdma", dispatch_s=load_handover("rdma").dispatch_s, source={}) == replace(
         load_handover("rdma"), source={}
@@ -97,6 +99,24 @@ def test_a_staggered_start_means_the_same_given_or_tried():
     tried = replay_of(BenchmarkRun(0, 512, 64, 3, 1.0, 1.0), profile, Assumed(3, "staggered", None))
     assert sorted(set(given.trace.frame["arrival_s"])) == pytest.approx([0.0, 1e-3, 2e-3])
     assert given.trace.frame.equals(tried.trace.frame)
+
+
+def test_a_link_stays_where_the_runs_do_not_determine_the_time_before_an_engine(folder, capsys):
+    points = ((16_000, 16, 8), (16_000, 32, 12), (24_000, 16, 8), (12_000, 32, 16), (20_000, 24, 8))
+    cells = ",3,together,0.20"
+    write(folder / "runs.csv", measured(Correction(), points), points, ",rounds,start,version", cells)
+    assert calibrate("budget_tokens=8192", "link=rdma") == 0
+    said = capsys.readouterr().out
+    assert "(prior 30): the runs do not determine it; link rdma stays as it is, none is written" in said
+    assert said.rstrip().endswith("hardware.link=rdma worlds=20")
+    assert not (folder / "out" / "rdma-from-runs.yaml").exists()
+    summary = json.loads((folder / "out" / "summary.json").read_bytes())
+    assert (summary["link"], summary["link_kept"]) == (None, "rdma")
+    # The version of the runs, not of the profile that was corrected.
+    corrected = load_profile(folder / "out" / f"{NAME}-from-runs.yaml")
+    assert corrected.engine_version == "0.20"
+    assert corrected.fit["from_runs"]["versions"] == ["0.20"]
+    assert corrected.fit["from_runs"]["corrects_version"] == load_profile(NAME).engine_version
 
 
 def test_runs_of_another_gpu_are_refused_unless_forced(folder, capsys):

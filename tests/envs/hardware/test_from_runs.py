@@ -201,3 +201,32 @@ def test_parts_of_tables_carry_the_uncertainty_of_the_constants():
     assert all(0.0 < value <= 1.0 for value in sd.values())
     certain = replace(fit, covariance=fit.covariance * 0.0)
     assert parts_sd(made, certain) == dict.fromkeys(sd, 0.0)
+
+
+def test_the_version_is_that_of_the_runs_where_all_of_them_agree(profile):
+    fit = fitted(profile, Correction())
+    for versions, told, version in (
+        (["0.20"] * 5, ["0.20"], "0.20"),
+        (["0.20"] * 4 + ["0.21"], ["0.20", "0.21"], profile.engine_version),
+        (["0.20"] * 4 + [None], ["0.20"], profile.engine_version),
+        ([None] * 5, [], profile.engine_version),
+    ):
+        record = corrected_record(profile, fit, RunsSource("runs.csv", "0" * 64, [{"version": v} for v in versions]))
+        assert record["engine_version"] == version
+        assert record["fit"]["from_runs"]["versions"] == told
+        assert record["fit"]["from_runs"]["corrects_version"] == profile.engine_version
+
+
+def test_a_constant_near_its_priors_width_was_not_measured(profile):
+    short = ((64, 64, 1), (64, 256, 1), (128, 64, 1), (32, 64, 1), (256, 64, 1))
+    fit = fitted(profile, Correction(), runs=short)
+    for sd_ms, measured in ((15.0, True), (15.1, False)):
+        covariance = fit.covariance.copy()
+        covariance[-1, -1] = sd_ms**2
+        assert replace(fit, covariance=covariance).request_measured() is measured
+    # Seconds of TTFT do not tell milliseconds, whatever a jump of the simulated TTFT made of the posterior.
+    covariance[-1, -1] = 1.0
+    jumped = replace(fit, covariance=covariance, after=np.full((5, 2), 1.0))
+    assert jumped.request_sd_ms() == pytest.approx(30.0, rel=0.05)
+    assert not jumped.request_measured()
+    assert constants(jumped)[-1]["sd"] == pytest.approx(jumped.request_sd_ms(), rel=1e-2)
