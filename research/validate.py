@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,13 +36,19 @@ DEFAULT_TRACE = "default"
 FORMAT = 1
 
 
-def run(config: DictConfig) -> int:
-    """Validate a part, or backtest a log."""
+def run(config: DictConfig, words: Sequence[str] = ()) -> int:
+    """Validate a part, or backtest a log.
+
+    Args:
+        config: the composed configuration.
+        words: the command line: a trace that is named there is meant, if it is the default one.
+    """
     from research.validating.parts import PARTS, REQUEST_PART
 
     plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     part = plain["part"]
-    trace_given = plain["trace"]["path"] is not None or plain["trace"]["name"] != DEFAULT_TRACE
+    named = any(word.lstrip("+~").partition("=")[0].partition(".")[0] == "trace" for word in words)
+    trace_given = named or plain["trace"]["path"] is not None or plain["trace"]["name"] != DEFAULT_TRACE
     if part is not None and part not in PARTS:
         raise ResearchError(f"part={part}: expected one of {', '.join(PARTS)}{nearest(str(part), PARTS)}")
     if trace_given:
@@ -181,7 +188,7 @@ def validate_requests(plain: Mapping[str, Any]) -> int:
 
 
 def backtest(plain: Mapping[str, Any]) -> int:
-    """Replay a log's own routes, compare its times, leave a mark for comparisons on that cluster."""
+    """Replay a log's own routes, compare its times, leave a mark for comparisons on that cluster if it deserves one."""
     from envs.cluster.simulator import simulate
     from envs.cluster.slo import LOOSE
     from research.choices import PolicyChoice
@@ -191,7 +198,7 @@ def backtest(plain: Mapping[str, Any]) -> int:
     from research.evidence.table import make_console
     from research.study import trace_from
     from research.validating import marks, show_backtest
-    from research.validating.backtest import compared, errors
+    from research.validating.backtest import check_units, compared, errors
 
     console, number = make_console(), Settings(plain)
     choice = PolicyChoice.parse(plain["policy"], "policy")
@@ -209,6 +216,7 @@ def backtest(plain: Mapping[str, Any]) -> int:
         raise ResearchError(
             f"trace {trace.name}: no request of it is served on {cluster.name}, so there is nothing to compare"
         )
+    doubts = check_units(frame, trace, plain["trace"]["options"])
     found = errors(frame)
     summary: dict[str, Any] = {
         "format": FORMAT,
@@ -220,29 +228,30 @@ def backtest(plain: Mapping[str, Any]) -> int:
         "replay": result.replay,
         "requests": len(trace),
         "compared": frame.height,
+        "unit_doubts": doubts,
         **found,
         "config": dict(plain),
     }
     write_json(out / "summary.json", summary)
     frame.write_parquet(out / "requests.parquet")
-    mark = marks.leave(
+    mark = marks.offer(
         cluster,
         {
             "cluster": cluster.name,
             "profiles": sorted({worker.profile.name for worker in cluster.workers}),
             "trace": trace.name,
             "trace_sha256": trace.sha256,
-            "requests": frame.height,
             **found["all"],
             "summary": str(out / "summary.json"),
         },
+        doubts,
     )
     console.print(show_backtest.table(found))
     for line in (
         *show_backtest.words(summary),
         f"requests {out / 'requests.parquet'}",
         f"summary  {out / 'summary.json'}",
-        f"mark     {mark}   (comparisons on this cluster can look for it)",
+        f"mark     {mark}",
         "next     python -m research.compare on the same cluster and hardware, with these errors in mind",
     ):
         console.print(line, highlight=False, soft_wrap=True)
@@ -322,7 +331,8 @@ def _folder(plain: Mapping[str, Any], name: str) -> Path:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
-    return run_command("validate", run, summary=SUMMARY, examples=EXAMPLES, argv=argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    return run_command("validate", partial(run, words=words), summary=SUMMARY, examples=EXAMPLES, argv=words)
 
 
 if __name__ == "__main__":

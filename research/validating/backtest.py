@@ -19,6 +19,8 @@ from traces import Trace
 
 LEVELS = ("low", "middle", "high")
 TIMES = ("ttft", "tpot")
+OTHER_UNIT = (300.0, 3000.0)
+"""Ratios of simulated to logged (or the reverse) that are taken for another unit."""
 
 
 def compared(result: SimResult, trace: Trace) -> pl.DataFrame:
@@ -55,6 +57,45 @@ def compared(result: SimResult, trace: Trace) -> pl.DataFrame:
             pl.when(pl.col(f"logged_{name}_s") > 0).then(100.0 * (ratio - 1.0)).alias(f"{name}_error_percent")
         )
     return frame.filter("served").drop("served").with_columns(level=_levels(frame.filter("served")["in_flight"]))
+
+
+def unit_doubts(frame: pl.DataFrame) -> list[str]:
+    """A sentence for each time whose median ratio of simulated to logged, or the reverse, is in :data:`OTHER_UNIT`."""
+    found = []
+    for name in TIMES:
+        logged = frame.filter(pl.col(f"logged_{name}_s") > 0, pl.col(f"simulated_{name}_s").is_not_null())
+        if logged.is_empty():
+            continue
+        own, now = logged[f"logged_{name}_s"], logged[f"simulated_{name}_s"]
+        ratio = float(np.median((now / own).to_numpy()))
+        low, high = OTHER_UNIT
+        for lowest, highest, said in (
+            (1.0 / high, 1.0 / low, "milliseconds read as seconds"),
+            (low, high, "seconds read as milliseconds"),
+        ):
+            if lowest <= ratio <= highest:
+                logs, runs = (float(np.median(side.to_numpy())) for side in (own, now))
+                found.append(
+                    f"{name}_s is {logs:.3g} s in the log and {runs:.3g} s in the simulation (medians): {said}?"
+                )
+    return found
+
+
+def check_units(frame: pl.DataFrame, trace: Trace, options: Mapping[str, Any]) -> list[str]:
+    """:func:`unit_doubts`, which are a question unless the trace's ``options`` answer it.
+
+    Raises:
+        ResearchError: a doubt, and neither ``latency_unit`` nor ``implausible=keep`` was given.
+    """
+    doubts = unit_doubts(frame)
+    answered = options.get("latency_unit", "auto") != "auto" or options.get("implausible") == "keep"
+    if doubts and not answered:
+        raise ResearchError(
+            f"trace {trace.name}: {' '.join(doubts)} No mark is left: say the unit with trace.options.latency_unit=ms "
+            "(or s, us, ns; a table or gateway log; another file as trace.format=table), or name the column by its "
+            "unit, trace.options.columns.ttft_s=ttft_ms"
+        )
+    return doubts
 
 
 def in_flight(log: pl.DataFrame) -> NDArray[np.int64]:

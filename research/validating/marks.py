@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from envs.cluster.spec import ClusterSpec
 from research.evidence.runs import code_version, key_of, write_json
 
 FORMAT = 1
+FEWEST = 100
+"""Requests that a backtest must have compared to leave a mark."""
 FOLDER = Path("results") / "backtests"
 """Where commands look, below the folder they are called in."""
 
@@ -50,6 +53,36 @@ def leave(cluster: ClusterSpec, content: dict[str, Any], folder: Path = FOLDER) 
     path = folder / f"{cluster_key(cluster)}.json"
     write_json(path, {"format": FORMAT, **content, "code": code_version()})
     return path.absolute()
+
+
+def offer(cluster: ClusterSpec, content: dict[str, Any], doubts: Sequence[str] = (), folder: Path = FOLDER) -> str:
+    """Leave the mark of a backtest unless it is too small, in doubt, or smaller than the one that is there.
+
+    Args:
+        cluster: the cluster that was backtested.
+        content: of the mark; ``ttft`` and ``tpot`` hold how many ``requests`` each was compared on.
+        doubts: why its times cannot be trusted.
+        folder: where marks are.
+
+    Returns:
+        A line that says what became of it.
+    """
+    counts = {name: content[name]["requests"] if content[name] else 0 for name in ("ttft", "tpot")}
+    compared = max(counts.values())
+    if doubts:
+        return f"none: {' '.join(doubts)}"
+    if compared < FEWEST:
+        return f"none: {compared} requests with times are compared, a mark needs {FEWEST}"
+    old, path = find(cluster, folder), (folder / f"{cluster_key(cluster)}.json").absolute()
+    before = old.get("requests") if old else None
+    if isinstance(before, int) and before > compared:
+        return (
+            f"{path} stays: it is of {before} requests, more than the {compared} compared here (remove it to have a "
+            "smaller one)"
+        )
+    small = {name: None for name, count in counts.items() if count < FEWEST}
+    leave(cluster, {**content, **small, "requests": compared}, folder)
+    return f"{path}   (comparisons on this cluster can look for it)"
 
 
 def find(cluster: ClusterSpec, folder: Path = FOLDER) -> dict[str, Any] | None:

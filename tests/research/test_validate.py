@@ -87,6 +87,8 @@ def test_a_sample_of_the_runs_meets_or_misses_no_bar(data_dir, tmp_path, monkeyp
         (["rounds=[0]"], "rounds=0"),
         (["link=rdm"], "rdma"),
         (["trace=azure_conv", "policy=ppd"], "expected policy=logged"),
+        (["trace=default", "policy=logged"], "default, column 'prefill_worker and decode_worker': found 'none'"),
+        (["trace=default", "part=all"], "expected one of them"),
     ],
 )
 def test_mistakes_are_one_line(words, message, data_dir, tmp_path, capsys):
@@ -121,7 +123,7 @@ def test_real_runs_are_predicted(public_data, tmp_path):
 @pytest.fixture(scope="module")
 def log(tmp_path_factory):
     folder = tmp_path_factory.mktemp("log")
-    rows = [f"{i * 0.05},{300 + 400 * (i % 3)},{20 + i % 7}" for i in range(90)]
+    rows = [f"{i * 0.05},{300 + 400 * (i % 3)},{20 + i % 7}" for i in range(120)]
     (folder / "talk.csv").write_text("\n".join(["arrival_s,prompt_tokens,output_tokens", *rows]))
     words = [f"trace.path={folder / 'talk.csv'}", "trace.format=table", "policy=round_robin", "cluster=1p2d"]
     replay.run(compose_config("replay", [*words, f"out={folder}"]))
@@ -132,7 +134,7 @@ def test_a_backtest_of_our_own_run_is_exact_and_leaves_a_mark(log, tmp_path, cap
     monkeypatch.chdir(tmp_path)
     assert command(tmp_path / "a", f"trace.path={log}", "policy=logged", "cluster=1p2d") == 0
     summary = json.loads((tmp_path / "a" / "summary.json").read_bytes())
-    assert summary["all"]["ttft"]["requests"] == 90
+    assert summary["all"]["ttft"]["requests"] == 120
     assert summary["all"]["ttft"]["median_abs_error_percent"] == summary["all"]["tpot"]["p90_abs_error_percent"] == 0.0
     assert [w["worker"] for w in summary["workers"]] == [0, 1, 2]
     assert summary["workers"][0]["tpot"] is None  # worker 0 prefills only
@@ -152,6 +154,55 @@ def test_a_backtest_shows_a_slow_world(log, tmp_path, monkeypatch):
     summary = json.loads((tmp_path / "a" / "summary.json").read_bytes())
     assert summary["all"]["tpot"]["bias_percent"] > 100
     assert [level["level"] for level in summary["levels"]] == ["low", "middle", "high"]
+
+
+def as_table(log, tmp_path, n=120, **factors):
+    """The first requests of the log as a CSV table, times multiplied."""
+    frame = pl.read_parquet(log).head(n)
+    path = tmp_path / f"log{n}.csv"
+    keep = ["arrival_s", "prompt_tokens", "output_tokens", "prefill_worker", "decode_worker", "ttft_s", "tpot_s"]
+    frame.select(keep).with_columns(pl.col(k) * v for k, v in factors.items()).write_csv(path)
+    return [f"trace.path={path}", "trace.format=table", "cluster=1p2d"]
+
+
+@pytest.mark.parametrize(
+    ("factors", "message"),
+    [
+        ({"ttft_s": 1000.0}, "milliseconds read as seconds?"),
+        ({"ttft_s": 400.0}, "ttft_s is"),
+        ({"tpot_s": 400.0}, "tpot_s is"),
+        ({"ttft_s": 1 / 400}, "seconds read as milliseconds?"),
+    ],
+)
+def test_a_log_in_another_unit_is_a_question_and_leaves_no_mark(factors, message, log, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert command(tmp_path / "a", *as_table(log, tmp_path, **factors)) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "trace.options.latency_unit=ms" in error
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_unit_that_was_answered_is_no_question(log, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    right = as_table(log, tmp_path, ttft_s=1000.0, tpot_s=1000.0)
+    assert command(tmp_path / "a", *right, "trace.options.latency_unit=s") == 0
+    assert "mark     none: ttft_s is" in capsys.readouterr().out
+    assert not (tmp_path / "results").exists()
+    assert command(tmp_path / "b", *right, "trace.options.latency_unit=ms") == 0
+    assert len(list((tmp_path / "results" / "backtests").iterdir())) == 1
+
+
+def test_a_mark_needs_requests_and_a_smaller_one_replaces_none(log, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert command(tmp_path / "a", *as_table(log, tmp_path, 99)) == 0
+    assert "mark     none: 99 requests with times are compared, a mark needs 100" in capsys.readouterr().out
+    assert not (tmp_path / "results").exists()
+    for n in (110, 120, 100):
+        assert command(tmp_path / "a", *as_table(log, tmp_path, n)) == 0
+    (path,) = (tmp_path / "results" / "backtests").iterdir()
+    assert json.loads(path.read_bytes())["requests"] == 120
+    assert f"mark     {path} stays: it is of 120 requests" in capsys.readouterr().out
 
 
 def test_load_counts_the_others_in_flight():
