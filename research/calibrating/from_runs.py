@@ -43,6 +43,7 @@ def run(config: DictConfig) -> int:
     profile, table = load_profile(str(plain["profile"])), read_runs(Path(str(plain["path"])).expanduser())
     link = None if plain["link"] is None else load_handover(str(plain["link"]))
     _check_engine(table, profile)
+    _check_fits(table, profile)
     fit = fitted(table, profile, budget)
     words = table_words(table, fit)
     if (reasons := outside(fit)) and not plain["force"]:
@@ -220,6 +221,15 @@ def _check_engine(table: RunsTable, profile: Profile) -> None:
             raise MeasurementError(
                 f"{table.path}: engine = {engine!r}{nearest(engine, [profile.engine])}: expected {profile.engine!r}, "
                 f"the engine of profile {profile.name}"
+            )
+
+
+def _check_fits(table: RunsTable, profile: Profile) -> None:
+    for run_ in table.runs:
+        if (tokens := run_.prompt_tokens + run_.output_tokens) > profile.kv.capacity_tokens:
+            raise MeasurementError(
+                f"{table.path}, line {run_.line}: prompt_tokens + output_tokens = {tokens:,}: expected at most "
+                f"{profile.kv.capacity_tokens:,}, what the KV memory of profile {profile.name} holds"
             )
 
 

@@ -18,6 +18,8 @@ from traces.clients import STARTS
 
 PLAUSIBLE_S = {"ttft": (1e-3, 100.0), "tpot": (1e-4, 10.0)}
 """Medians that are believed, in seconds."""
+MOST_USERS = 4096
+"""Of one engine instance: several times what engines batch by default."""
 LENGTHS = ("prompt_tokens", "output_tokens", "concurrency")
 OPTIONAL = ("engine", "version", "rounds", "jitter", "start")
 UNITS = {"ms": 1e-3, "s": 1.0}
@@ -162,7 +164,7 @@ def _run(path: Path, line: int, row: Mapping[str, str], units: Mapping[str, str]
     jitter = number("jitter", "a share from 0 to below 1", lambda v: 0 <= v < 1) if row.get("jitter") else 0.0
     return BenchmarkRun(
         line, count("prompt_tokens", 1, MAX_TOKENS), count("output_tokens", 2, MAX_TOKENS),
-        count("concurrency", 1, 100_000), times["ttft"], times["tpot"],
+        count("concurrency", 1, MOST_USERS), times["ttft"], times["tpot"],
         count("rounds", 1, 100_000) if row.get("rounds") else None, jitter, start, row.get("version") or None,
     )  # fmt: skip
 

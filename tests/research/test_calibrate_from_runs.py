@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from envs.hardware.errors import MeasurementError
 from envs.hardware.from_runs import Correction
 from envs.hardware.load import load_handover, load_profile
 from research.calibrate import main
@@ -136,13 +137,21 @@ def test_seconds_and_milliseconds_of_another_profile_are_told(folder, capsys):
     assert "are milliseconds and seconds swapped" in capsys.readouterr().err
 
 
-def test_prompts_that_never_fit_are_told_with_their_line(folder, capsys):
+def test_prompts_that_never_fit_are_told_with_their_line_before_anything_is_simulated(folder, capsys, monkeypatch):
+    times = measured(Correction())[:4]
+    monkeypatch.setattr("research.calibrating.from_runs.fitted", lambda *_: pytest.fail("simulated"))
     points = (*POINTS[:4], (450_000, 2000, 4))
-    write(folder / "runs.csv", [*measured(Correction())[:4], (60.0, 0.05)], points, ",rounds,start", ",3,together")
+    write(folder / "runs.csv", [*times, (60.0, 0.05)], points, ",rounds,start", ",3,together")
     assert calibrate("budget_tokens=8192") == 2
     error = capsys.readouterr().err
-    assert "line 6: profile llama-3.1-8b-bf16-h100-tp1 serves" in error
-    assert "451,184 tokens" in error
+    assert "runs.csv, line 6: prompt_tokens + output_tokens = 452,000: expected at most 451,184" in error
+
+
+def test_a_run_of_which_a_drawn_length_never_fits_is_told_with_its_line():
+    profile = load_profile(NAME)
+    run = BenchmarkRun(7, 440_000, 2000, 1, 60.0, 0.05, jitter=0.2)
+    with pytest.raises(MeasurementError, match=r"line 7: profile .* serves \d of 8 requests: .* 451,184 tokens"):
+        replay_of(run, profile, Assumed(8, "together", None)).means(profile, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,7 @@ def test_both_units_of_one_time_are_refused(tmp_path):
         ("512,1,1,50,10", "line 3: output_tokens = '1': expected a whole number from 2"),
         ("512.5,128,1,50,10", "line 3: prompt_tokens = '512.5': expected a whole number from 1"),
         ("512,128,0,50,10", "line 3: concurrency = '0': expected a whole number from 1"),
+        ("512,128,4097,50,10", "line 3: concurrency = '4097': expected a whole number from 1 to 4,096"),
         ("512,128,1,50", "line 3: 4 values: expected 5, as in the header"),
     ],
 )
