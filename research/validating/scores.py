@@ -28,6 +28,9 @@ FEWEST_CLUSTERS = 3
 ABOVE_PEAK = "above the GPUs' peak"
 """Value of ``arithmetic`` of a run that implies more than its recorded GPUs can do."""
 
+FEWEST_RUNS = 2
+"""A table of one run meets or misses no bar."""
+
 COVERAGE = 0.95
 """Share of a part's runs that must be predicted before a bar is called met or missed."""
 
@@ -201,7 +204,8 @@ def table(frame: pl.DataFrame) -> list[dict[str, Any]]:
 def against_bars(part: str, rows: Sequence[Mapping[str, Any]], runs: int) -> list[dict[str, Any]]:
     """The bars of a part, what was reached on how many of its ``runs``, and whether that is enough.
 
-    ``met`` is None where fewer than :data:`COVERAGE` of the runs are predicted. ``possible_percent``: the same without
+    ``met`` is None where fewer than :data:`COVERAGE` of the runs are predicted, and for fewer than
+    :data:`FEWEST_RUNS`. ``possible_percent``: the same without
     runs that imply more arithmetic than the recorded GPUs have; beside it, since the rules of exclusion were fixed
     before, and do not know this one.
     """
@@ -212,7 +216,7 @@ def against_bars(part: str, rows: Sequence[Mapping[str, Any]], runs: int) -> lis
         found = [r for r in rows if (r["group"], r["metric"], r["source"]) == ("all", metric, "predicted")]
         possible = [r for r in rows if (r["group"], r["metric"], r["source"]) == ("possible", metric, "predicted")]
         reached = found[0][f"{statistic}_percent"] if found else None
-        enough = bool(found) and found[0]["runs"] >= COVERAGE * runs
+        enough = bool(found) and found[0]["runs"] >= max(COVERAGE * runs, FEWEST_RUNS)
         out.append(
             {
                 "metric": metric,

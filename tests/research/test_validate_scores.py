@@ -62,6 +62,8 @@ def test_bars_are_judged_where_nearly_all_is_predicted():
     one = bars(predicted(0.1, 0.0108), {"missing": "why"})["tpot", "mape"]
     assert one["reached_percent"] == pytest.approx(8)
     assert (one["runs"], one["of"], one["met"]) == (1, 2, None)
+    alone = scores.table(frame_of(rows[:1], [predicted(0.1, 0.010)]))
+    assert {b["met"] for b in scores.against_bars("colocated_dense", alone, 1)} == {None}
 
 
 def test_rounds_that_are_not_known_give_a_range():

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from envs.hardware.sources.files import Origin, Table, check_times, read_table
@@ -40,6 +41,12 @@ COLUMNS: dict[str, type[pl.DataType]] = {
     **dict.fromkeys(_TIMES, pl.Float64),
 }
 """Columns that are read, times in ms."""
+
+LEAST_MEDIAN_MS = {"silicon_ttft_ms": 1.0, "silicon_tpot_ms": 0.1}
+"""No engine is faster than this in the middle of a table."""
+
+REPEATS_APART = 3.0
+"""Factor that repeats of a kept run may be apart; the public table's are 2.1 (TTFT) and 1.4 (TPOT) apart at most."""
 
 RULES: dict[str, str] = {
     "no concurrency": "the number of concurrent users was not recorded",
@@ -78,23 +85,24 @@ def serving_runs(data_dir: Path, relative: str = TABLE) -> ServingRuns:
         relative: path of the table below it (or elsewhere, if absolute): other GPUs' runs in the same form.
 
     Raises:
-        MeasurementError: no such file, a missing column, a time that is none, a length or layout that is none.
+        MeasurementError: no such file, a missing column, a time that is none, times in another unit, a length or layout
+            that is none, repeats of a run that contradict each other.
     """
     table = read_table(data_dir, relative, COLUMNS)
     for column in _TIMES:
         check_times(table, column)
-    _check(table)
     frame = _renamed(table.frame)
     reason = pl.coalesce(
         *(pl.when(condition.fill_null(False)).then(pl.lit(rule)) for rule, condition in _conditions().items())
     )
     frame = frame.with_columns(rule=reason)
     kept = frame.filter(pl.col("rule").is_null()).drop("rule", "unfinished").with_columns(gpus=_gpus())
+    _check(table, kept)
     return ServingRuns(kept, frame.filter(pl.col("rule").is_not_null()).select("run", "rule"), table)
 
 
-def _check(table: Table) -> None:
-    """Lengths above 0, a known layout, each run once."""
+def _check(table: Table, kept: pl.DataFrame) -> None:
+    """Lengths above 0, a known layout, each run once, times that can be in ms, kept repeats that agree."""
     frame = table.frame.with_row_index("row")
     for what, bad in (
         ("isl and osl: expected prompt and output tokens above 0", (pl.col("isl") < 1) | (pl.col("osl") < 1)),
@@ -104,6 +112,25 @@ def _check(table: Table) -> None:
         rows = frame.filter(bad.fill_null(True))["row"]
         if rows.len():
             raise table.error(f"row {rows[0] + 1}: {what} ({rows.len()} such rows)")
+    for column, least in LEAST_MEDIAN_MS.items():
+        middle = float(np.median(table.frame[column].to_numpy()))
+        if middle < least:
+            raise table.error(
+                f"{column}: its median is {middle:.3g} ms: seconds under a name that says ms? Expected milliseconds, a "
+                f"median of at least {least:g} ms: multiply the column by 1000"
+            )
+    same = [name for name in kept.columns if name not in ("run", "ttft_s", "tpot_s")]
+    number = dict(zip(frame["id"], frame["row"] + 1, strict=True))
+    for name, column in zip(("ttft_s", "tpot_s"), _TIMES, strict=True):
+        low, high = (pl.col("run", name).sort_by(name).get(at).name.suffix(end) for at, end in ((0, "0"), (-1, "1")))
+        ends = kept.group_by(same, maintain_order=True).agg(low, high)
+        for a, b, short, long in ends.select("run0", "run1", f"{name}0", f"{name}1").iter_rows():
+            if long > REPEATS_APART * short:
+                raise table.error(
+                    f"rows {number[a]} (id {a}) and {number[b]} (id {b}): one configuration, lengths, users, engine "
+                    f"version and campaign, but {column} = {1e3 * short:.6g} and {1e3 * long:.6g}: expected repeats "
+                    f"within a factor of {REPEATS_APART:g}: drop the wrong one, or name their campaigns apart"
+                )
 
 
 def _renamed(frame: pl.DataFrame) -> pl.DataFrame:

@@ -118,6 +118,34 @@ def test_bad_rows_are_named(tmp_path: Path, changes: dict[str, Any], message: st
         serving_runs(folder(tmp_path, [run("a"), run("b") | changes]))
 
 
+@pytest.mark.parametrize(("column", "seconds"), [("silicon_ttft_ms", 0.4), ("silicon_tpot_ms", 0.012)])
+def test_seconds_under_a_name_in_ms_are_a_question(tmp_path: Path, column: str, seconds: float) -> None:
+    rows = [run("a", **{column: seconds}), run("b", **{column: seconds * 1.1}), run("c")]
+    with pytest.raises(MeasurementError, match=f"{column}: its median is .* seconds under a name that says ms?"):
+        serving_runs(folder(tmp_path, rows))
+
+
+@pytest.mark.parametrize(("column", "value"), [("silicon_ttft_ms", 310), ("silicon_tpot_ms", 3.3)])
+def test_repeats_that_contradict_each_other_are_named(tmp_path: Path, column: str, value: float) -> None:
+    rows = [run("other", tp_size=2), run("a"), run("b", **{column: value})]
+    with pytest.raises(MeasurementError, match=rf"rows (2|3) \(id (a|b)\) and (2|3) \(id (a|b)\): .* {column} = "):
+        serving_runs(folder(tmp_path, rows))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"silicon_ttft_ms": 250},
+        {"silicon_ttft_ms": 900, "osl": 256},
+        {"silicon_ttft_ms": 900, "backend_version": "0.13.0"},
+        {"silicon_ttft_ms": 900, "silicon_data_source": "source_file=b.csv; silicon_concurrency=8; wip=False"},
+        {"silicon_ttft_ms": 900, "silicon_data_source": "source_file=a.csv; silicon_concurrency=8; wip=True"},
+    ],
+)
+def test_what_differs_or_is_near_is_no_contradiction(tmp_path: Path, changes: dict[str, Any]) -> None:
+    assert serving_runs(folder(tmp_path, [run("a"), run("b") | changes])).kept["run"][0] == "a"
+
+
 def test_a_missing_column_is_no_zero(tmp_path: Path) -> None:
     columns = [name for name in COLUMNS if name != "silicon_tpot_ms"]
     with pytest.raises(MeasurementError, match="column 'silicon_tpot_ms' is missing"):
