@@ -62,7 +62,8 @@ def run(config: DictConfig, words: Sequence[str] = ()) -> int:
 
 def validate(plain: Mapping[str, Any], part: str) -> int:
     """Predict the runs of a part, score them, leave table, picture and summary."""
-    from envs.hardware.sources.serving_runs import TABLE, serving_runs
+    from envs.hardware.records import origin_record
+    from envs.hardware.sources.serving_runs import SILICON, TABLE, serving_runs
     from research.evidence.provenance import command_line, versions
     from research.evidence.runs import git_state, make_folder, write_json
     from research.evidence.table import make_console
@@ -102,7 +103,11 @@ def validate(plain: Mapping[str, Any], part: str) -> int:
         "predicted": frame["predicted_tpot_s"].count(),
         "missing": missing(frame),
         "excluded": found.excluded.group_by("rule").len().sort("rule").to_dicts(),
-        "table": {"path": found.table.relative, "sha256": found.table.sha256},
+        "table": {
+            "path": found.table.relative,
+            "sha256": found.table.sha256,
+            "source": origin_record(SILICON) if found.table.relative == TABLE else None,
+        },
         "errors_percent": errors,
         "rounds_unknown": by_rounds(frame),
         "bars": against_bars(part, errors, runs.height) if every == 1 else [],

@@ -29,7 +29,6 @@ MATRICES = 2
 """Leading terms of the plane that the floor lies under: the constant and the new tokens."""
 
 FloatArray = NDArray[np.float64]
-IndexArray = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)

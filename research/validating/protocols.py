@@ -31,11 +31,6 @@ class Protocol:
     warm: bool
     source: str
 
-    @property
-    def scored_rounds(self) -> int:
-        """The number of rounds that is scored: the middle one of those that may have been."""
-        return self.rounds[(len(self.rounds) - 1) // 2]
-
     def mean_tokens(self, nominal: int) -> int:
         """Mean length of a request of this nominal length."""
         return max(1, round(nominal * (1.0 + self.shortest) / 2.0))

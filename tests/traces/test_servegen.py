@@ -12,9 +12,16 @@ import pytest
 from tests.traces.samples import write
 from tests.traces.samples_servegen import DATASETS, MEDIA, TRACES, archive
 from traces import Trace, TraceError, load_trace
-from traces.generators.servegen import GAMMA, WEIBULL, Client, Window, draw_arrivals, mean_prompt
+from traces.generators.servegen import GAMMA, WEIBULL, Client, Pdf, Window, draw_arrivals
 from traces.readers import canonical, servegen
 from traces.source import read_source
+
+
+def mean_prompt(fields: dict[str, Pdf]) -> float:
+    """Mean prompt that the tables give: text, and what each image, clip and video adds."""
+    text = fields["input_tokens" if "input_tokens" in fields else "text_tokens"].mean
+    media = [medium for medium in ("image", "audio", "video") if f"{medium}_count" in fields]
+    return text + sum(fields[f"{medium}_count"].mean * fields[f"{medium}_tokens"].mean for medium in media)
 
 
 def read(folder: Path, traces: Any = TRACES, datasets: Any = DATASETS, **options: Any) -> Trace:

@@ -170,10 +170,3 @@ def _lengths(fields: dict[str, Pdf], n: int, ranks: str, rng: np.random.Generato
         each = fields[f"{medium}_tokens"].at(rng.random(row.size))
         prompt += np.bincount(row, weights=each, minlength=n).astype(np.int64)
     return prompt, draw("output_tokens")
-
-
-def mean_prompt(fields: dict[str, Pdf]) -> float:
-    """Mean prompt that the tables give: text, and what each image, clip and video adds."""
-    text = fields["input_tokens" if "input_tokens" in fields else "text_tokens"].mean
-    media = [medium for medium in MEDIA if f"{medium}_count" in fields]
-    return text + sum(fields[f"{medium}_count"].mean * fields[f"{medium}_tokens"].mean for medium in media)
