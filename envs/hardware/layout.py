@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from envs.hardware.attention_kinds import hit_granularity
 from envs.hardware.errors import ProfileError
 from envs.hardware.gpu import Gpu
-from envs.hardware.model_shape import CUDA_GRAPH_BYTES, LOGIT_BYTES, ModelShape
+from envs.hardware.model_shape import ModelShape, reserve_bytes
 from envs.hardware.profile import KvLaw
 
 SEQUENCE_TOKENS = 4096
@@ -112,10 +112,8 @@ def gpu_reserve_bytes(shape: ModelShape, gpu: Gpu, layout: Layout, max_batched_t
     widest = shape.intermediate if shape.expert_layers < shape.layers else 0
     if shape.experts:
         widest = max(widest, (shape.experts.per_token + shape.experts.shared) * shape.experts.intermediate)
-    width = 3 * shape.hidden + 3 * widest / layout.tensor_parallel
-    logits = max_num_seqs * shape.vocabulary * LOGIT_BYTES
     nccl = gpu.nccl_bytes.get(layout.gpus, max(gpu.nccl_bytes.values(), default=0.0)) if layout.gpus > 1 else 0.0
-    return max_batched_tokens * width * 2 + logits + nccl + CUDA_GRAPH_BYTES
+    return reserve_bytes(shape, widest / layout.tensor_parallel, nccl, max_batched_tokens, max_num_seqs)
 
 
 def worker_kv_law(

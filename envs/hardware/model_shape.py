@@ -165,10 +165,17 @@ def activation_reserve_bytes(
     The largest step's activations (residual, its norm and the layer's output, each ``hidden`` wide; gate, up and
     their product, sharded; 16 bits), the sampler's float32 logits, NCCL's buffers and the captured graphs.
     """
-    width = 3 * shape.hidden + 3 * shape.intermediate / tensor_parallel
-    logits = max_num_seqs * shape.vocabulary * LOGIT_BYTES
     nccl = gpu.nccl_bytes.get(tensor_parallel, max(gpu.nccl_bytes.values(), default=0.0))
-    return max_batched_tokens * width * 2 + logits + nccl + CUDA_GRAPH_BYTES
+    return reserve_bytes(shape, shape.intermediate / tensor_parallel, nccl, max_batched_tokens, max_num_seqs)
+
+
+def reserve_bytes(
+    shape: ModelShape, widest: float, nccl_bytes: float, max_batched_tokens: int, max_num_seqs: int
+) -> float:
+    """The reserve where the widest layer of a GPU makes gate, up and product of ``widest`` values each a token."""
+    width = 3 * shape.hidden + 3 * widest
+    logits = max_num_seqs * shape.vocabulary * LOGIT_BYTES
+    return max_batched_tokens * width * 2 + logits + nccl_bytes + CUDA_GRAPH_BYTES
 
 
 def kv_law(

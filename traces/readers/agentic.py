@@ -33,6 +33,7 @@ from traces.readers.agentic_streams import (
     drawn_starts,
     since_start,
     think_times,
+    trace_columns,
 )
 from traces.readers.columns import Table, parquet_table
 from traces.readers.format import Format
@@ -121,15 +122,7 @@ def read(
     start = drawn_starts(streams.size, session_rate_per_s, seed)
     return Trace.build(
         source.stem,
-        {
-            "arrival_s": start[number] + since_start(frame),
-            "session": frame["stream"],
-            "turn": frame["turn"] + 1,
-            "think_s": frame["think"],
-            "prompt_tokens": frame["input"],
-            "output_tokens": frame["output"],
-            "model": frame["model"],
-        },
+        trace_columns(frame, start[number] + since_start(frame)),
         chain_offsets=offsets,
         chain_ids=ids,
         prefix_block_tokens=prefix_block_tokens,

@@ -49,6 +49,7 @@ from traces.readers.agentic_streams import (
     service,
     since_start,
     think_times,
+    trace_columns,
 )
 from traces.readers.format import Format
 from traces.readers.repair import zero_outputs
@@ -120,16 +121,8 @@ def read(
     ]
     return Trace.build(
         source.stem,
-        {
-            "arrival_s": starts.arrival_s,
-            "session": frame["stream"],
-            "turn": frame["turn"] + 1,
-            "think_s": frame["think"],
-            "prompt_tokens": frame["input"],
-            "output_tokens": frame["output"],
-            "model": frame["model"],
-            **({"ttft_s": frame["ttft"]} if frame["ttft"].null_count() < frame.height else {}),
-        },
+        trace_columns(frame, starts.arrival_s)
+        | ({"ttft_s": frame["ttft"]} if frame["ttft"].null_count() < frame.height else {}),
         chain_offsets=offsets,
         chain_ids=ids,
         prefix_block_tokens=prefix_block_tokens,

@@ -101,3 +101,16 @@ def since_start(frame: pl.DataFrame) -> NDArray[np.float64]:
     """(n,) nominal time since the start of the stream: service and think of the turns before."""
     step = (service().shift(1).over("stream") + pl.col("think")).fill_null(0.0)
     return frame.select(step.cum_sum().over("stream")).to_series().to_numpy()
+
+
+def trace_columns(frame: pl.DataFrame, arrival_s: NDArray[np.float64]) -> dict[str, pl.Series | NDArray[np.float64]]:
+    """Columns of the trace; the frame has ``think`` and ``model`` by then."""
+    return {
+        "arrival_s": arrival_s,
+        "session": frame["stream"],
+        "turn": frame["turn"] + 1,
+        "think_s": frame["think"],
+        "prompt_tokens": frame["input"],
+        "output_tokens": frame["output"],
+        "model": frame["model"],
+    }

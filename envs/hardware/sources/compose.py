@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from envs.hardware.gpu import Gpu
-from envs.hardware.model_shape import ModelShape
+from envs.hardware.model_shape import LOGIT_BYTES, ModelShape
 from envs.hardware.sources.floors import CAPTURED_TOKENS, MEMORY_SHARE, launch_floor_s, norms_fused, served_product_s
 from envs.hardware.sources.op_tables import OpTables
 from envs.hardware.steps import StepPoint
@@ -32,7 +32,6 @@ MEMORY_LATENCY_S = 3e-6
 ACTIVATION_BYTES = 2
 SAMPLER_S = 25e-6
 """Sampling one token from logits, measured on an RTX PRO 6000 (LLMServingSim profiler, vLLM 0.19.0)."""
-LOGIT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
