@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -153,7 +154,34 @@ def test_tracking_that_is_down_costs_one_line_and_no_result(study, csv):
 
 
 def finished(store):
-    return {p.parent.name: p.stat().st_mtime_ns for p in store.glob("*/*/result.json")}
+    """When each finished run was written; looks while others write, so a folder may be gone before it is read."""
+    results = (run / "result.json" for shelf in names(store) for run in names(shelf))
+    return {result.parent.name: result.stat().st_mtime_ns for result in results if result.is_file()}
+
+
+def names(folder):
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        return sorted(folder.iterdir())
+    return []
+
+
+@contextlib.contextmanager
+def started(csv, words, cwd):
+    """A comparison in a process group of its own, which does not outlive the block."""
+    child = subprocess.Popen(
+        command("compare", csv, *words),
+        cwd=cwd,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield child
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
 
 
 def test_killed_three_times_it_goes_on_and_says_the_same(study, csv, tmp_path):
@@ -161,21 +189,11 @@ def test_killed_three_times_it_goes_on_and_says_the_same(study, csv, tmp_path):
     words = [*POLICIES, "workers=2", "out=out", "tracking.enabled=false", "report=false"]
     kept: dict[str, int] = {}
     for more in (1, 3, 2):
-        child = subprocess.Popen(
-            command("compare", csv, *words),
-            cwd=tmp_path,
-            env=environment(),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        deadline = time.monotonic() + 240
-        while len(finished(tmp_path / "out" / "runs")) < len(kept) + more and child.poll() is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+        with started(csv, words, tmp_path) as child:
+            deadline = time.monotonic() + 240
+            while len(finished(tmp_path / "out" / "runs")) < len(kept) + more and child.poll() is None:
+                assert time.monotonic() < deadline
+                time.sleep(0.005)
         now = finished(tmp_path / "out" / "runs")
         assert kept.items() <= now.items()  # nothing that was finished is lost or made again
         kept = now
