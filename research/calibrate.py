@@ -2,9 +2,10 @@
 
 ``action=fit`` reads public measurements from the data folder and writes a profile (or a link) with its source, fit
 range, errors by region, held-out error and covariance. ``action=show`` prints a profile's law, errors, KV capacity and
-what a handover of its KV cache costs over each link. ``action=measure`` times real kernels on this machine and writes
-the tables that profiles are fitted to. ``action=from_runs`` corrects a profile by five or more benchmark runs of your
-own cluster; ``action=score_from_runs`` says how well that works on public runs.
+what a handover of its KV cache costs over each link; ``action=handover`` takes such a handover apart and says from
+which length on moving a cache is faster than computing it. ``action=measure`` times real kernels on this machine and
+writes the tables that profiles are fitted to. ``action=from_runs`` corrects a profile by five or more benchmark runs of
+your own cluster; ``action=score_from_runs`` says how well that works on public runs.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from envs.hardware.fit import Errors, StepFit
     from envs.hardware.profile import HandoverLaw, Profile
 
-ACTIONS = ("show", "fit", "measure", "from_runs", "score_from_runs")
+ACTIONS = ("show", "fit", "handover", "measure", "from_runs", "score_from_runs")
 EXAMPLE_TOKENS = 4096
 EXAMPLE_BYTES_PER_S = (100e9, 10e9)
 TERMS = (
@@ -47,6 +48,10 @@ def run(config: DictConfig) -> int:
         from research.calibrating.measuring import run as measure
 
         return measure(config)
+    if action == "handover":
+        from research.calibrating.handover import run as handover
+
+        return handover(config)
     if action == "from_runs":
         from research.calibrating.from_runs import run as from_runs
 
@@ -293,6 +298,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "action=show profile=llama-3.1-70b-fp8-h100-tp4",
             "action=fit profile=llama-3.1-8b-bf16-a100-tp1 out=DIR",
             "action=fit link=rdma out=DIR",
+            "action=handover model=llama-3.1-70b prompt_tokens=4096",
             "action=measure device=cuda model=llama-3.1-8b plan=true",
             "action=from_runs path=runs.csv profile=llama-3.1-70b-fp8-h100-tp4 out=DIR",
         ),
