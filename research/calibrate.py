@@ -21,22 +21,12 @@ from research.errors import ResearchError, nearest
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
-    from rich.table import Table
 
-    from envs.hardware.fit import Errors, StepFit
     from envs.hardware.profile import HandoverLaw, Profile
 
 ACTIONS = ("show", "fit", "handover", "measure", "from_runs", "score_from_runs")
 EXAMPLE_TOKENS = 4096
 EXAMPLE_BYTES_PER_S = (100e9, 10e9)
-TERMS = (
-    ("floor_s", "least matrix products: reading the weights", 1e3, "ms"),
-    ("c0_s", "constant", 1e3, "ms"),
-    ("c_tok_s", "a new token", 1e6, "us"),
-    ("c_attn_s", "a new token attending to 1,000 tokens", 1e9, "us"),
-    ("c_seq_s", "a decoding sequence", 1e6, "us"),
-    ("c_kv_s", "1,000 KV tokens attended", 1e9, "us"),
-)
 
 
 def run(config: DictConfig) -> int:
@@ -69,16 +59,21 @@ def run(config: DictConfig) -> int:
         key = "profile" if "step_ms" in summary else "link"
         print(f"next: python -m research.compare hardware.{key}={file}")
     else:
-        profile = summary["profile"]["name"]
-        print(f"next: python -m research.compare hardware.profile={profile}   (or action=fit profile={profile})")
+        from envs.hardware.recipe import recipe_names
+
+        profile = str(config.profile)
+        again = f"   (or action=fit profile={profile})" if profile in recipe_names() else ""
+        print(f"next: python -m research.compare hardware.profile={profile}{again}")
     return 0
 
 
 def _fit(config: DictConfig) -> dict[str, Any]:
     from envs.hardware.links import build_link
+    from envs.hardware.load import load_profile
     from envs.hardware.recipe import build
     from envs.hardware.records import tables_errors
     from envs.hardware.write import to_yaml
+    from research.calibrating import show
     from traces.catalog import default_data_dir
 
     if (config.profile is None) == (config.link is None):
@@ -98,51 +93,32 @@ def _fit(config: DictConfig) -> dict[str, Any]:
     built = build(str(config.profile), data_dir, float(bound), force)
     name = built.record["name"]
     _write(out / f"{name}.yaml", to_yaml(built.record, f"python -m research.calibrate action=fit profile={name}"))
-    _write(out / "residuals.csv", _residuals(built.fit))
-    _print_profile(built.record)
-    _print_worst(built.fit)
-    summary = _fit_summary(built.record)
+    _write(out / "residuals.csv", show.residuals(built.fit))
+    profile = load_profile(out / f"{name}.yaml")
+    show.print_profile(profile)
+    print("\n".join(show.worst_words(built.fit)))
+    summary = show.summary(profile)
     if built.tables is not None:
-        _print_tables(built.tables, built.fit)
+        print("\n".join(show.beside_words(built.tables, built.fit)))
         summary["tables_errors_percent"] = tables_errors(built.tables)
     return summary
 
 
 def _show(config: DictConfig) -> dict[str, Any]:
     from envs.hardware.load import handover_names, load_handover, load_profile, profile_names
+    from research.calibrating import show, show_tables
 
     if config.profile is None:
         raise ResearchError(f"action=show: expected profile=NAME, one of {', '.join(profile_names())}")
     profile = load_profile(str(config.profile))
     names = [str(config.link)] if config.link is not None else handover_names()
     links = [load_handover(name, gpus=profile.gpus) for name in names]
-    record = {
-        "name": profile.name,
-        "step": {key: getattr(profile.step, key) for key, *_ in TERMS},
-        "kv": {"bytes_per_token": int(profile.kv.bytes_per_token), "capacity_tokens": profile.kv.capacity_tokens},
-        "source": dict(profile.source),
-        "fit": dict(profile.fit),
-    }
-    _print_profile(record)
+    show.print_profile(profile)
     return {
-        "profile": _fit_summary(record),
+        "profile": show.summary(profile),
+        "tables": show_tables.summary(profile),
         "transfer": _transfer(profile),
         "handovers": [_handover(profile, link) for link in links],
-    }
-
-
-def _fit_summary(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What was printed about a profile, units in the keys."""
-    step, fit = record["step"], record["fit"]
-    return {
-        "name": record["name"],
-        "step_ms": {key.removesuffix("_s") + "_ms": value * 1e3 for key, value in step.items()},
-        "kv_bytes_per_token": record["kv"]["bytes_per_token"],
-        "kv_capacity_tokens": record["kv"]["capacity_tokens"],
-        "source": {key: value for key, value in record["source"].items() if key != "files"},
-        "range": fit.get("range", {}),
-        "errors_percent": fit.get("errors_percent", {}),
-        "phases_alone_percent": fit.get("phases_alone_percent", {}),
     }
 
 
@@ -180,73 +156,6 @@ def _handover(profile: Profile, link: HandoverLaw) -> dict[str, Any]:
     return row
 
 
-def _print_profile(record: Mapping[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    step, kv, source, fit = record["step"], record["kv"], record["source"], record["fit"]
-    print(f"{record['name']}: {source['kind']}, {source['name']}")
-    for key in ("repository", "commit", "licence", "method"):
-        if key in source:
-            print(f"  {key}: {source[key]}")
-    print("\nstep = max(least matrix products, constant + new tokens) + attention + sequences + KV:")
-    for key, meaning, scale, unit in TERMS:
-        print(f"  {meaning:<40} {step[key] * scale:10.4g} {unit}")
-    print(f"\nKV: {kv['bytes_per_token']:,} bytes a token, {kv['capacity_tokens']:,} tokens fit")
-    if "kv" in source:
-        print(f"  {source['kv']}")
-    for name, (low, high) in fit.get("range", {}).items():
-        print(f"  fitted {name.replace('_', ' ')}: {low:,} to {high:,}")
-    if "errors_percent" in fit:
-        console = Console(file=sys.stdout, width=110)
-        console.print(_error_table(Table(title="relative error of the law, percent"), fit["errors_percent"]))
-        alone = ", ".join(
-            f"{kind} {row['mape']} % with a constant of {row['constant_s'] * 1e3:.3g} ms"
-            for kind, row in fit["phases_alone_percent"].items()
-        )
-        print(f"a law for each phase alone would reach: {alone}")
-
-
-def _error_table(table: Table, errors: Mapping[str, Mapping[str, Any]]) -> Table:
-    columns = {
-        "points": "points",
-        "mape": "mean",
-        "median": "median",
-        "max": "max",
-        "bias": "bias",
-        "held_out_mape": "held out",
-        "held_out_max": "its max",
-    }
-    table.add_column("steps")
-    for title in columns.values():
-        table.add_column(title, justify="right")
-    for region, row in errors.items():
-        table.add_row(region, *(f"{row[key]:g}" for key in columns))
-    return table
-
-
-def _print_tables(errors: Mapping[str, Errors], fit: StepFit) -> None:
-    print("\nthe table law on the same steps, straight from the ops, beside the plane (percent, mean / largest):")
-    for region, row in errors.items():
-        plane = fit.errors[region]
-        print(
-            f"  {region:<20} tables {row.mape:4.1f} / {row.worst:4.1f}   plane {plane.mape:4.1f} / {plane.worst:4.1f}"
-        )
-
-
-def _print_worst(fit: StepFit) -> None:
-    from envs.hardware.fit import predict_s
-
-    predicted = predict_s(fit.law, fit.points)
-    ranked = sorted(zip(fit.points, predicted, strict=True), key=lambda pair: -abs(pair[1] / pair[0].time_s - 1.0))
-    print("\nworst steps (all in residuals.csv):")
-    for point, seconds in ranked[:5]:
-        print(
-            f"  {point.kind:<8} {point.new:>5} new, {point.seqs:>3} decodes over {point.kv:>7} tokens: "
-            f"{point.time_s * 1e3:8.2f} ms, law {seconds * 1e3:8.2f} ms ({(seconds / point.time_s - 1) * 100:+.1f} %)"
-        )
-
-
 def _print_link(record: Mapping[str, Any]) -> None:
     print(f"{record['name']}: {record['source']['kind']}, {record['source']['name']}")
     for term, reason in record["source"]["terms"].items():
@@ -257,18 +166,6 @@ def _print_link(record: Mapping[str, Any]) -> None:
             f"  fit: {fit['points']} points, mean error {fit['mape_percent']} %, max {fit['max_percent']} %, ", end=""
         )
         print(f"held out {fit['held_out_mape_percent']} %")
-
-
-def _residuals(fit: StepFit) -> str:
-    from envs.hardware.fit import predict_s
-
-    lines = ["kind,new_tokens,attention_tokens2,sequences,kv_tokens,time_ms,law_ms,error_percent"]
-    for point, seconds in zip(fit.points, predict_s(fit.law, fit.points), strict=True):
-        values = (point.kind, point.new, f"{point.attention:.0f}", point.seqs, point.kv)
-        error = (seconds / point.time_s - 1.0) * 100.0
-        times = (f"{point.time_s * 1e3:.5g}", f"{seconds * 1e3:.5g}", f"{error:.2f}")
-        lines.append(",".join(str(value) for value in (*values, *times)))
-    return "\n".join(lines) + "\n"
 
 
 def _out(config: DictConfig) -> Path:

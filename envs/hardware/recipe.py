@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envs.hardware.errors import MeasurementError, ProfileError
+from envs.hardware.errors import MeasurementError, ProfileError, nearest
 from envs.hardware.fit import Errors, StepFit, fit_step_law
 from envs.hardware.gpu import load_gpu
 from envs.hardware.model_shape import activation_reserve_bytes, kv_law, load_model
@@ -27,6 +27,9 @@ from envs.hardware.write import tables_record
 RECIPE_DIR = Path(__file__).parent / "recipes"
 BOUND_PERCENT = 15.0
 """A profile whose held-out MAPE in any region is larger is not written unless forced."""
+
+ENGINES = ("vllm", "sglang", "trtllm")
+"""Engines of which there are op tables."""
 
 RECIPE = Record(
     {
@@ -73,10 +76,16 @@ def load_recipe(name_or_path: str | Path) -> dict[str, Any]:
     """A recipe by name, or from a YAML file.
 
     Raises:
-        ProfileError: unknown name, unknown or missing key, wrong type, value out of range.
+        ProfileError: unknown name, unknown or missing key, wrong type, value out of range, an engine without tables.
     """
     path = find_file(name_or_path, RECIPE_DIR, recipe_names(), "recipe")
-    return read_record(path, read_yaml(path), RECIPE)
+    recipe = read_record(path, read_yaml(path), RECIPE)
+    if recipe["adapter"] == "op_tables" and (engine := recipe["engine"]) not in ENGINES:
+        raise ProfileError(
+            f"{path}: engine = {engine!r}: unknown engine{nearest(engine, ENGINES)}: expected one of "
+            f"{', '.join(ENGINES)}, whose op tables the adapter reads"
+        )
+    return recipe
 
 
 def build(name_or_path: str | Path, data_dir: Path, bound_percent: float = BOUND_PERCENT, force: bool = False) -> Built:
