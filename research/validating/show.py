@@ -91,34 +91,66 @@ def ranking_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 def layout_table(verdict: Mapping[str, Any]) -> Table:
     """Every stratum with both layouts."""
     table = Table(box=box.SIMPLE, title=f"colocated or disaggregated at an objective: {len(verdict['strata'])} strata")
-    for name in ("stratum", "runs", "objectives", "measured disaggregated", "predicted", "abstained", "wrong"):
-        table.add_column(name, justify="left" if name == "stratum" else "right")
+    for name in ("stratum", "runs", "objectives", "measured disaggregated", "answered", "wrong", "lost", "verdict"):
+        table.add_column(name, justify="left" if name in ("stratum", "verdict") else "right")
     for row in verdict["strata"]:
         runs = " + ".join(str(n) for n in row["runs"].values())
-        wrong = f"{row['wrong']}{' !' if row['confidently_wrong'] else ''}"
-        figures = (row["objectives"], row["measured_disaggregated"], row["predicted"], row["abstained"])
-        title = row["stratum"] + (" (runs above their GPUs' peak: no answer)" if row["impossible_runs"] else "")
-        table.add_row(title, runs, *map(str, figures), wrong)
+        lost = "" if row["loss_percent"] is None else f"{row['loss_percent']:.0f} %"
+        if row["no_answer"] is not None:
+            table.add_row(row["stratum"], runs, "", "", "", "", "", f"no answer: {row['no_answer']}")
+            continue
+        said = "wrong" if row["confidently_wrong"] else "right" if row["given"] else "abstained"
+        figures = (row["objectives"], row["measured_disaggregated"], row["given"], row["wrong"])
+        table.add_row(row["stratum"], runs, *map(str, figures), lost, said)
     return table
 
 
 def layout_words(verdict: Mapping[str, Any]) -> list[str]:
-    """The confusion table in words."""
+    """The confusion table in words, beside the majority answer, and what is lost."""
     if not verdict["strata"]:
         return ["colocated or disaggregated: no stratum of this part has runs of both layouts (part=all has)"]
-    majority = f"always {verdict['majority']}: {verdict['majority_percent']:.0f} %"
+    majority = f"always {verdict['majority']}"
     if not verdict["asked"]:
         return [
-            f"colocated or disaggregated: no stratum has predictions of both layouts; the majority answer, {majority}"
+            "colocated or disaggregated: no stratum has an answer; of all objectives "
+            f"{majority} is right in {verdict['majority_percent']:.0f} %"
         ]
-    right = "none given" if verdict["right_percent"] is None else f"{verdict['right_percent']:.0f} % right"
-    return [
-        f"decisions: {verdict['asked']} in {len(verdict['strata'])} strata, abstained "
-        f"{verdict['abstained_percent']:.0f} %, of the answers given {right}; without doubt "
-        f"{verdict['right_without_doubt_percent']:.0f} %; {majority}",
+    lost = verdict["loss_percent"]
+    given = "none given"
+    if verdict["given"]:
+        given = (
+            f"of the {verdict['given']} answers (in {verdict['given_strata']} strata) {verdict['right_percent']:.0f} % "
+            f"right, {lost['given']:.1f} % of the goodput lost ({majority} on the same: "
+            f"{verdict['majority_given_percent']:.0f} %, {lost['majority_given']:.1f} %)"
+        )
+    lines = [
+        f"decisions: {verdict['asked']} in {verdict['asked_strata']} strata, abstained "
+        f"{verdict['abstained_percent']:.0f} %; {given}",
+        "on all of them: " + "; ".join(
+            f"{name} {verdict[f'{key}_percent']:.0f} % right, {lost[key.removesuffix('_right')]:.1f} % lost"
+            for name, key in (
+                (majority, "majority"),
+                ("the likelier layout", "likely_right"),
+                ("predictions as they are", "nominal_right"),
+            )
+        ),
         "measured -> predicted: " + ", ".join(f"{name} {n}" for name, n in verdict["confusion"].items()),
         "confidently wrong in: " + ("; ".join(verdict["confidently_wrong"]) or "no stratum"),
+    ]  # fmt: skip
+    found: Mapping[str, Any] = next(
+        (row["elsewhere"] for row in verdict["strata"] if any(row["elsewhere"].values())), {}
+    )
+    return lines + [_doubt_words(layout, doubt) for layout, doubt in found.items() if doubt is not None]
+
+
+def _doubt_words(layout: str, doubt: Mapping[str, float]) -> str:
+    """How far predictions of a layout are off in other strata; factors are one standard deviation."""
+    parts = [
+        f"{METRICS[name]} {doubt[f'{name}_bias_percent']:+.0f} %, a factor of "
+        f"{math.exp(doubt[f'{name}_between_sd']):.2f} between strata, {math.exp(doubt[f'{name}_within_sd']):.2f} within"
+        for name in ("ttft", "tpot")
     ]
+    return f"doubt, {layout}, from {doubt['strata']:.0f} other strata: " + "; ".join(parts)
 
 
 def bars_words(bars: Sequence[Mapping[str, Any]]) -> list[str]:

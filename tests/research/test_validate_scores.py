@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from research.validating import layouts, ranking, scores, show, show_backtest
+from research.validating import ranking, scores, show, show_backtest
 from research.validating.rules import StaticEstimates, one_line
 from tests.research.validate_runs import disaggregated, measured, run
 
@@ -122,34 +122,6 @@ def test_worker_ratios_are_compared_among_disaggregated_runs_only():
     ]
     found = [r for r in ranking.fidelity(frame_of(both, [predicted(0.1, 0.01)] * 3)) if "prefill" in r["question"]]
     assert [(r["pairs"], r["right_percent"]) for r in found] == [(1, 100.0)]
-
-
-def layout_rows():
-    return [
-        timed("a", 0.1, 0.010, users=8),
-        disaggregated(1, 1, run="b", users=32) | {"ttft_s": 0.1, "tpot_s": 0.010, "gpus": 2},
-    ]
-
-
-def test_a_clear_layout_is_answered_and_a_close_one_is_not():
-    clear = layouts.verdict(frame_of(layout_rows(), [predicted(0.1, 0.008), predicted(0.1, 0.008)]))
-    assert clear["confusion"] == {
-        "disaggregated -> disaggregated": clear["asked"] - 5,
-        "disaggregated -> abstain": 5,
-    } or (set(clear["confusion"]) == {"disaggregated -> disaggregated"})
-    assert (clear["right_percent"], clear["confidently_wrong"], len(clear["strata"])) == (100.0, [], 1)
-    assert (clear["majority"], clear["majority_percent"]) == ("disaggregated", 100.0)
-    close = layouts.verdict(frame_of(layout_rows(), [predicted(0.1, 0.008), predicted(0.1, 0.0158)]))
-    assert close["abstained_percent"] > 0
-    wrong = layouts.verdict(frame_of(layout_rows(), [predicted(0.1, 0.002), predicted(0.1, 0.008)]))
-    assert wrong["right_percent"] == 0.0
-    assert len(wrong["confidently_wrong"]) == 1
-
-
-def test_strata_without_predictions_are_listed_all_the_same():
-    verdict = layouts.verdict(frame_of(layout_rows(), [{"missing": "x"}, {"missing": "x"}]))
-    assert [(row["objectives"] > 0, row["predicted"]) for row in verdict["strata"]] == [(True, 0)]
-    assert (verdict["asked"], verdict["right_percent"], verdict["majority"]) == (0, None, "disaggregated")
 
 
 def test_the_rule_is_its_one_line():
