@@ -12,6 +12,8 @@ from envs.hardware.errors import ProfileError
 from envs.hardware.schema import Count, Free, Number, Record, Text, find_file, read_record, read_yaml
 
 GPU_DIR = Path(__file__).parent / "gpus"
+MACHINE_GPUS = 8
+"""GPUs of a machine where a file says nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,9 @@ class Gpu:
         nccl_bytes: memory that NCCL keeps, by tensor-parallel degree.
         tables: folder of its op tables, also a name that it is found by; empty where there are none.
         stand_in: folder of the tables of a GPU whose op times stand in where its own are not at hand.
+        sm: version of its multiprocessors, ten times CUDA's compute capability (90 H100, 100 B200); 0: not said.
+        scale_up_gpus: GPUs that exchange data without a network port: those of a machine, or of a rack whose NVLink
+            joins machines.
     """
 
     name: str
@@ -33,6 +38,13 @@ class Gpu:
     source: Mapping[str, Any]
     tables: str = ""
     stand_in: str = ""
+    sm: int = 0
+    scale_up_gpus: int = MACHINE_GPUS
+
+    @property
+    def blackwell(self) -> bool:
+        """Whether it is a Blackwell GPU for servers (B200, B300, their Grace versions), not one for workstations."""
+        return 100 <= self.sm < 120
 
     def peak(self, precision: str) -> float:
         """Dense peak in FLOP/s; how scales are found does not matter to it.
@@ -55,9 +67,11 @@ GPU = Record(
         "nccl_bytes": Free(required=()),
         "tables": Text(),
         "stand_in": Text(),
+        "sm": Count("tenths of a compute capability", low=50),
+        "scale_up_gpus": Count("GPUs", low=1),
         "source": Free(required=("name",)),
     },
-    optional=("tables", "stand_in"),
+    optional=("tables", "stand_in", "sm", "scale_up_gpus"),
 )
 _FLOPS = Number("FLOP per second", low=1e12, high=1e17)
 

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 
 from envs.hardware.attention_kinds import part_precision
 from envs.hardware.errors import MeasurementError, OutsideError
+from envs.hardware.gpu import MACHINE_GPUS
 from envs.hardware.layout import Layout, gpu_weight_bytes
 from envs.hardware.sources.compose import ACTIVATION_BYTES, Composer
 from envs.hardware.sources.floors import served_product_s
@@ -35,10 +36,6 @@ from envs.hardware.sources.moe_tables import ExpertTables
 from envs.hardware.steps import StepPoint
 
 ONE_GPU = Layout()
-NVLINK_GPUS = {"gb200": 72}
-"""GPUs that NVLink joins, where it is more than the eight of a machine."""
-EIGHT = 8
-BLACKWELL = ("b200-sxm", "gb200")
 DISTRIBUTION = {True: "power_law_1.01", False: "power_law_1.2"}
 """Latent attention (DeepSeek and Kimi) or not -> distribution of tokens over experts."""
 CAPTURED = 512
@@ -66,8 +63,8 @@ class ExpertComposer(Composer):
 
     @property
     def domain_gpus(self) -> int:
-        """GPUs that NVLink joins."""
-        return NVLINK_GPUS.get(self.gpu.name, EIGHT)
+        """GPUs that exchange data without a network port."""
+        return self.gpu.scale_up_gpus
 
     def prefill(self, tokens: int, batch: int = 1) -> StepPoint:
         """``batch`` prompts of ``tokens`` tokens each, nothing cached."""
@@ -142,9 +139,9 @@ class ExpertComposer(Composer):
             return self.tables.reduce_s(round(volume), layout.gpus, captured, domain)
         if self._deepep:
             return self.tables.deepep_s(tokens, layout.gpus, domain)
-        blackwell = self.ops.engine == "trtllm" and self.gpu.name in BLACKWELL
+        blackwell = self.ops.engine == "trtllm" and self.gpu.blackwell
         out = shape.part_bytes(self.precision, "experts") / 2.0 if blackwell else 1.0
-        if blackwell and whole and EIGHT < domain >= layout.gpus:
+        if blackwell and whole and MACHINE_GPUS < domain >= layout.gpus:
             reached = layout.gpus * (1.0 - (1.0 - 1.0 / layout.gpus) ** shape.experts.per_token)
             sizes = (("alltoall", volume * reached * out), ("alltoall", volume * reached))
         else:

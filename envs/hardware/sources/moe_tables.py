@@ -54,6 +54,8 @@ STAND_IN = {
     ("vllm", "w4a8_mxfp4_mxfp8"): "sglang",
 }
 """(engine, dtype) -> the engine whose rows of the same kernels are read too."""
+STAND_IN_KERNEL = "flashinfer_trtllm"
+"""Those kernels, by what the name of their source holds; no GPU before Blackwell has them."""
 BEHIND_DEEPEP = ("wideep_generation_moe_perf.parquet", "wideep_context_moe_perf.parquet")
 NODE_GPUS = 8
 """GPUs that collectives were measured on at most."""
@@ -299,7 +301,7 @@ def load_expert_tables(
         for (whose, dtype), other in STAND_IN.items():
             if whose == engine and there("moe", other, "moe_perf.parquet"):
                 path = relative("moe", other, "moe_perf.parquet", None)
-                tables[f"moe experts {dtype}"] = _read_experts(home, path, shape, needed=False)
+                tables[f"moe experts {dtype}"] = _read_experts(home, path, shape, needed=False, kernel=STAND_IN_KERNEL)
         for file in BEHIND_DEEPEP:
             if engine == "sglang" and there("moe", engine, file):
                 tables |= {file: _read_experts(home, relative("moe", engine, file, version), shape, needed=False)}
@@ -325,7 +327,8 @@ def load_expert_tables(
     return ExpertTables(dense.gpu, engine, dense.version, tables, latent=latent, attention=attention)
 
 
-def _read_experts(home: Path, relative: str, shape: ModelShape, needed: bool = True) -> Table:
+def _read_experts(home: Path, relative: str, shape: ModelShape, needed: bool = True, kernel: str = "") -> Table:
+    """Rows of the model's experts; of ``kernel`` only, by what its source's name holds, where one is given."""
     assert shape.experts is not None
     words = {"moe_dtype": pl.String, "distribution": pl.String}
     sizes = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
@@ -338,6 +341,8 @@ def _read_experts(home: Path, relative: str, shape: ModelShape, needed: bool = T
         pl.col("topk") == shape.experts.per_token,
         pl.col("num_experts") == shape.experts.count,
     )
+    if kernel and "kernel_source" in frame.columns:
+        frame = frame.filter(pl.col("kernel_source").str.contains(kernel, literal=True))
     if needed and frame.is_empty():
         raise OutsideError(f"{relative}: no experts of {shape.name}'s shape were measured")
     return fastest(Table(relative, table.sha256, frame), [*words, "num_tokens", "moe_tp_size", "moe_ep_size"])

@@ -1,10 +1,10 @@
 """What InferenceX's runs were really made with, where their record counts a degree of parallelism twice.
 
 Engines deal experts out among the same GPUs that share attention: ``--tensor-parallel-size 8 --ep-size 8`` (SGLang),
-``--tp_size=8 --ep_size=8`` (TensorRT-LLM) and ``--enable-expert-parallel`` (vLLM) take eight GPUs. InferenceX's database
-keeps ``tp * ep`` as the number of GPUs of a run on one machine (SemiAnalysisAI/InferenceX-app @ 01668b87,
-packages/db/src/etl/topology.ts: "Other legacy artifacts retain their TP x EP fallback"), and the published table of runs
-derives all degrees from that number, as aiconfigurator's own adapter does (ai-dynamo/aiconfigurator @ 87699bd1,
+``--tp_size=8 --ep_size=8`` (TensorRT-LLM) and ``--enable-expert-parallel`` (vLLM) take eight GPUs. InferenceX's
+database falls back to ``tp * ep`` as the number of GPUs of a run on one machine (SemiAnalysisAI/InferenceX-app
+@ 01668b87, packages/db/src/etl/topology.ts), and the published table of runs derives all degrees from that number, as
+aiconfigurator's own adapter does (ai-dynamo/aiconfigurator @ 87699bd1,
 src/aiconfigurator/sdk/config_adapter/inferencex.py: with TP 8 and EP 8 read as 64 GPUs, ``moe_tp = gpus / ep`` is 8):
 
 * SGLang and TensorRT-LLM: attention over ``tp * ep`` GPUs (or as many data-parallel ranks), experts ``tp`` by ``ep``;
@@ -12,7 +12,8 @@ src/aiconfigurator/sdk/config_adapter/inferencex.py: with TP 8 and EP 8 read as 
 
 Both are told from what was run by the launch scripts: every configuration of one machine that InferenceX published to
 May 2026 (876 in the history of its nvidia-master.yaml, to SemiAnalysisAI/InferenceX @ 843c6254) has EP 1 or EP = TP. So
-experts are either split or dealt out, never both, and a vLLM rank of several GPUs has no data-parallel siblings.
+experts are either split or dealt out, never both, and a vLLM rank of several GPUs has no data-parallel siblings. 83
+of these runs were also filed by another dump with degrees counted once: all 83 have what :func:`counted_once` gives.
 """
 
 from __future__ import annotations

@@ -68,21 +68,21 @@ def test_one_rank_of_two_gpus_reduces_instead(compose):
 
 
 def test_tensorrt_sends_to_the_gpus_of_a_tokens_experts_where_nvlink_joins_them(compose):
-    far = compose(Layout(1, 4, 4), "trtllm", replace(GPU, name="gb200"))
-    near = compose(Layout(1, 4, 4), "trtllm", replace(GPU, name="b200-sxm"))
+    far = compose(Layout(1, 4, 4), "trtllm", replace(GPU, sm=100, scale_up_gpus=72))
+    near = compose(Layout(1, 4, 4), "trtllm", replace(GPU, sm=100))
     reached = 4 * (1 - (3 / 4) ** 2)
     assert far._moved_s(256, True) == pytest.approx(2e-3 * (0.01 + 256 * 4096 * reached * 1e-8), rel=0.02)
     assert near._moved_s(256, True) == pytest.approx(2e-3 * (0.01 + 256 * 4096 * 4 * 1e-8), rel=0.02)
 
 
 def test_tokens_travel_in_the_precision_of_experts_on_blackwell_with_tensorrt_only(compose):
-    eight = {name: replace(GPU, name=name) for name in ("b200-sxm", "toy")}
     times = {}
-    for name, gpu in eight.items():
-        composer = replace(compose(Layout(1, 4, 4), "trtllm", gpu), precision="nvfp4")
-        times[name] = composer._moved_s(256, True)
+    for sm in (90, 100, 103, 120):
+        composer = replace(compose(Layout(1, 4, 4), "trtllm", replace(GPU, sm=sm)), precision="nvfp4")
+        times[sm] = composer._moved_s(256, True)
     saved = 256 * 4096 * 4 * (1 - 0.5625 / 2) * 1e-8
-    assert times["toy"] - times["b200-sxm"] == pytest.approx(saved * 1e-3, rel=0.02)
+    assert times[90] - times[100] == pytest.approx(saved * 1e-3, rel=0.02)
+    assert (times[103], times[120]) == (times[100], times[90])
 
 
 def test_a_state_without_tables_is_told(compose):
