@@ -2,7 +2,11 @@
 
 Pairs of one model, GPU, precision and length whose measured TPOT (or throughput) is within 10 %: which of the two has
 more tokens per second and GPU, or the lower TTFT? Easy pairs prove nothing. A pair of equal configurations (another
-version or day) is none, nor is one whose judged values are within 1 %, which is what true repeats differ by.
+version or day) is none, nor is one whose judged values are within 1 %.
+
+Throughput is derived from the users, so "more users a GPU" nearly settles it at equal TPOT: pairs with equal users a
+GPU, on which that rule is blind, are scored apart. And nobody can rank pairs that are closer than repeats of one
+measurement: the ceiling is the share of pairs whose true order is the measured one, if measurements scatter as repeats.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from research.validating.parts import CONFIGURATION, STRATUM
 from research.validating.scores import column, interval
 
 NEAR = 0.10
-REPEATS = 0.01
+SAME = 0.01
 Rule = Callable[[pl.DataFrame], NDArray[np.float64]]
 
 
@@ -89,10 +93,39 @@ FEWEST_PAIRS = 30
 """Fewer hard pairs than this meet or miss no bar."""
 
 
+FEWEST_REPEATS = 20
+"""Fewer repeats than this show no scatter of measurements: no ceiling."""
+COPY = 0.001
+"""Repeats whose TTFT and TPOT are both closer than this are one measurement, filed twice."""
+SAME_USERS = 0.01
+"""Users a GPU count as equal within this."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Pairs:
+    """Hard pairs of a question, each array (pairs,).
+
+    Attributes:
+        strata: what each belongs to.
+        right: whether the prediction is right: 1, 0, a predicted tie 0.5.
+        apart: absolute logarithm of the ratio of the two measured values that are judged.
+        same_users: whether both have the same users a GPU.
+        by_rule: like ``right``, by rule.
+    """
+
+    strata: NDArray[Any]
+    right: NDArray[np.float64]
+    apart: NDArray[np.float64]
+    same_users: NDArray[np.bool_]
+    by_rule: dict[str, NDArray[np.float64]]
+
+
 def fidelity(frame: pl.DataFrame, whole: bool = True) -> list[dict[str, Any]]:
     """Agreement in per cent for each question, with the rules' beside it; intervals over strata.
 
-    ``clear_*``: among pairs whose judged values differ by 10 % or more. A predicted tie counts half. ``met`` is None
+    ``ceiling_percent``: what a perfect predictor would score, from the scatter of repeats. ``clear_*``: among pairs
+    whose judged values differ by 10 % or more; ``same_users_*``: among those with equal users a GPU. A predicted tie
+    counts half. ``met`` is None
     where there is no bar, where the pairs are fewer than :data:`FEWEST_PAIRS`, and where the runs are not the ``whole``
     part that the bar is for.
     """
@@ -101,8 +134,11 @@ def fidelity(frame: pl.DataFrame, whole: bool = True) -> list[dict[str, Any]]:
         found = pairs(frame, question)
         if found is None:
             continue
-        strata, right, clear, by_rule = found
+        strata, right = found.strata, found.right
         low, high = interval(right, strata, (np.mean,))
+        clear, same = found.apart >= np.log1p(NEAR), found.same_users
+        scatter = repeats(frame, question.judged)
+        same_low, same_high = interval(right[same], strata[same], (np.mean,))
         row: dict[str, Any] = {
             "question": question.name,
             "one_engine": question.same_engine,
@@ -111,9 +147,17 @@ def fidelity(frame: pl.DataFrame, whole: bool = True) -> list[dict[str, Any]]:
             "right_percent": 100.0 * float(right.mean()),
             "low_percent": 100.0 * low[0],
             "high_percent": 100.0 * high[0],
+            "ties": int((right == 0.5).sum()),
+            "repeats": int(scatter.size),
+            "ceiling_percent": ceiling_percent(found.apart, scatter),
             "clear_pairs": int(clear.sum()),
-            "clear_right_percent": 100.0 * float(right[clear].mean()) if clear.any() else None,
-            "rules_percent": {name: 100.0 * float(values.mean()) for name, values in by_rule.items()},
+            "clear_right_percent": _percent(right[clear]),
+            "same_users_pairs": int(same.sum()),
+            "same_users_right_percent": _percent(right[same]),
+            "same_users_low_percent": 100.0 * same_low[0],
+            "same_users_high_percent": 100.0 * same_high[0],
+            "same_users_ceiling_percent": ceiling_percent(found.apart[same], scatter),
+            "rules_percent": {name: 100.0 * float(values.mean()) for name, values in found.by_rule.items()},
         }
         bar = None if question.same_engine else BARS.get(question.name)
         judged = bar is not None and whole and right.size >= FEWEST_PAIRS
@@ -121,13 +165,38 @@ def fidelity(frame: pl.DataFrame, whole: bool = True) -> list[dict[str, Any]]:
     return rows
 
 
-def pairs(
-    frame: pl.DataFrame, question: Question
-) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[np.bool_], dict[str, NDArray[np.float64]]] | None:
-    """Stratum, whether the prediction is right (1, 0, a tie 0.5), whether the pair is clear, the same by rule.
+def _percent(values: NDArray[np.float64]) -> float | None:
+    return 100.0 * float(values.mean()) if values.size else None
 
-    Each (pairs,); None without a pair.
+
+def repeats(frame: pl.DataFrame, metric: str) -> NDArray[np.float64]:
+    """How far measurements of one configuration and engine version are apart: absolute logarithms of ratios, (n,).
+
+    Copies of one measurement under two campaigns (:data:`COPY`) are left out.
     """
+    apart: list[NDArray[np.float64]] = []
+    for _, group in frame.group_by(*STRATUM, *CONFIGURATION, "engine_version", maintain_order=True):
+        if group.height > 1:
+            i, j = np.triu_indices(group.height, 1)
+            logs = {name: np.log(group[column("measured", name)].to_numpy()) for name in ("ttft", "tpot", metric)}
+            own = {name: np.abs(values[i] - values[j]) for name, values in logs.items()}
+            apart.append(own[metric][(own["ttft"] >= COPY) | (own["tpot"] >= COPY)])
+    return np.concatenate(apart) if apart else np.array([])
+
+
+def ceiling_percent(apart: NDArray[np.float64], scatter: NDArray[np.float64]) -> float | None:
+    """Share of pairs whose true order is the measured one, if two measurements scatter as repeats do; None for few.
+
+    Both of a pair are measured once, so their ratio is off by what a repeat's is, either way.
+    """
+    if scatter.size < FEWEST_REPEATS or not apart.size:
+        return None
+    both_ways = np.sort(np.concatenate([scatter, -scatter]))
+    return 100.0 * float(np.mean(np.searchsorted(both_ways, apart) / both_ways.size))
+
+
+def pairs(frame: pl.DataFrame, question: Question) -> Pairs | None:
+    """The hard pairs of a question; None without one."""
     judged, near = column("measured", question.judged), column("measured", question.near)
     guess = column("predicted", question.judged)
     usable = frame.filter(pl.col(guess).is_not_null())
@@ -135,12 +204,14 @@ def pairs(
         usable = usable.filter(pl.col("layout") == "disaggregated")
     strata: list[str] = []
     right: list[NDArray[np.float64]] = []
-    clear: list[NDArray[np.bool_]] = []
+    ratios: list[NDArray[np.float64]] = []
+    same_users: list[NDArray[np.bool_]] = []
     by_rule: dict[str, list[NDArray[np.float64]]] = {name: [] for name in question.rules}
     for key, group in usable.group_by(*STRATUM, maintain_order=True):
         i, j = _comparable(group, group[near].to_numpy(), question)
         truth = group[judged].to_numpy()
-        apart = np.abs(np.log(truth[i] / truth[j])) > np.log1p(REPEATS)
+        ratio = np.abs(np.log(truth[i] / truth[j]))
+        apart = ratio > np.log1p(SAME)
         i, j = i[apart], j[apart]
         if i.size == 0:
             continue
@@ -148,7 +219,9 @@ def pairs(
         order = sign * np.sign(truth[i] - truth[j])
         guessed = group[guess].to_numpy()
         right.append(_agree(order, sign * (guessed[i] - guessed[j])))
-        clear.append(np.abs(np.log(truth[i] / truth[j])) >= np.log1p(NEAR))
+        ratios.append(ratio[apart])
+        load = np.log(_users_per_gpu(group))
+        same_users.append(np.abs(load[i] - load[j]) <= np.log1p(SAME_USERS))
         for name, rule in question.rules.items():
             scores = rule(group)
             by_rule[name].append(_agree(order, scores[i] - scores[j]))
@@ -156,7 +229,9 @@ def pairs(
     if not right:
         return None
     joined = {name: np.concatenate(values) for name, values in by_rule.items()}
-    return np.array(strata), np.concatenate(right), np.concatenate(clear), joined
+    return Pairs(
+        np.array(strata), np.concatenate(right), np.concatenate(ratios), np.concatenate(same_users), joined
+    )  # fmt: skip
 
 
 def _comparable(

@@ -70,21 +70,29 @@ def rounds_words(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def ranking_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Agreement on hard pairs."""
     table = Table(box=box.SIMPLE, title="hard pairs: the better one is predicted, per cent (95 % interval over strata)")
-    for name in ("", "pairs", "strata", "right", "where 10 % apart", "one-line rules", "bar"):
+    columns = ("", "pairs", "strata", "right", "ceiling", "10 % apart", "equal users a GPU", "one-line rules", "bar")
+    for name in columns:
         table.add_column(name, justify="left" if name in ("", "one-line rules") else "right")
     for row in rows:
         low, high = row["low_percent"], row["high_percent"]
         spread = "" if math.isnan(low) else f" ({low:.0f} to {high:.0f})"
-        clear = (
-            "" if row["clear_right_percent"] is None else f"{row['clear_right_percent']:.0f} of {row['clear_pairs']}"
+        clear, same = (
+            ""
+            if row[f"{kind}_right_percent"] is None
+            else f"{row[f'{kind}_right_percent']:.0f} of {row[f'{kind}_pairs']}"
+            for kind in ("clear", "same_users")
         )
+        most, most_same = (
+            "" if row[name] is None else f"{row[name]:.0f}"
+            for name in ("ceiling_percent", "same_users_ceiling_percent")
+        )
+        same += f", ceiling {most_same}" if same and most_same else ""
         rules = ", ".join(f"{name} {value:.0f}" for name, value in row["rules_percent"].items())
         said = {True: "met", False: "missed", None: "not judged"}[row["met"]]
         bar = "" if row["bar_percent"] is None else f"{row['bar_percent']:.0f} {said}"
         title = row["question"] + (", one engine" if row["one_engine"] else "")
-        table.add_row(
-            title, str(row["pairs"]), str(row["strata"]), f"{row['right_percent']:.0f}{spread}", clear, rules, bar
-        )
+        right = f"{row['right_percent']:.0f}{spread}"
+        table.add_row(title, str(row["pairs"]), str(row["strata"]), right, most, clear, same, rules, bar)
     return table
 
 

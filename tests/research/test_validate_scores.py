@@ -108,6 +108,52 @@ def test_ranking_bars_are_judged_on_enough_pairs_of_the_whole_part():
     assert found(8) == (28, None, "90 not judged")
 
 
+def test_pairs_with_equal_users_a_gpu_are_scored_apart():
+    rows = [
+        timed("a", 0.1, 0.0100, gpus=1, users=8, tp=1),
+        timed("b", 0.1, 0.0105, gpus=2, users=16, tp=2),  # as many users a GPU: a little slower, so fewer tokens
+        timed("c", 0.1, 0.0103, gpus=2, users=32, tp=2),  # more users a GPU
+    ]
+    guesses = [predicted(0.1, 0.0105), predicted(0.1, 0.0100), predicted(0.1, 0.0103)]
+    row = next(r for r in ranking.fidelity(frame_of(rows, guesses)) if r["question"].startswith("tokens/s"))
+    assert (row["pairs"], row["right_percent"]) == (3, pytest.approx(200 / 3))
+    assert (row["same_users_pairs"], row["same_users_right_percent"]) == (1, 0.0)
+    assert row["rules_percent"]["more users a GPU"] == pytest.approx(250 / 3)  # blind on one: half right
+    assert row["ceiling_percent"] is None  # nothing was repeated
+
+
+def test_what_nobody_can_rank_bounds_the_score():
+    apart = np.log([1.5, 1.05])
+    scatter = np.log(np.repeat([1.02, 1.2], 10))
+    # 1.5 is beyond all repeats; of the repeats either way half are below 1.05 one way, and all the other way
+    assert ranking.ceiling_percent(apart, scatter) == pytest.approx(100 * (1.0 + 0.75) / 2)
+    assert ranking.ceiling_percent(apart, scatter[:5]) is None
+    assert ranking.ceiling_percent(apart, np.zeros(20)) == 100.0
+
+
+def test_the_ceiling_is_what_a_perfect_predictor_scores():
+    rng = np.random.default_rng(0)
+    truth = np.log(1.3) * rng.standard_normal((4000, 2))
+    noise = 0.1 * rng.standard_normal((4000, 2))
+    seen = truth + noise
+    scatter = np.abs(0.1 * np.sqrt(2) * rng.standard_normal(4000))
+    right = np.sign(truth[:, 0] - truth[:, 1]) == np.sign(seen[:, 0] - seen[:, 1])
+    ceiling = ranking.ceiling_percent(np.abs(seen[:, 0] - seen[:, 1]), scatter)
+    assert ceiling == pytest.approx(100 * right.mean(), abs=2.0)
+
+
+def test_repeats_leave_out_copies_of_one_measurement():
+    rows = [
+        timed("a", 0.1, 0.0100),
+        timed("b", 0.1000001, 0.0100, campaign="again.csv"),  # the same measurement, filed twice
+        timed("c", 0.2, 0.0110, campaign="later.csv"),
+        timed("d", 0.4, 0.0200, campaign="later.csv", engine_version="0.13.0"),  # another engine
+    ]
+    frame = frame_of(rows, [predicted(0.1, 0.010)] * 4)
+    assert ranking.repeats(frame, "ttft") == pytest.approx([np.log(2.0)] * 2, rel=1e-4)
+    assert ranking.repeats(frame, "tpot") == pytest.approx([np.log(1.1)] * 2, rel=1e-4)
+
+
 def test_what_is_signed_is_called_so():
     empty = {"all": {"ttft": None, "tpot": None}, "levels": [], "workers": []}
     assert "median signed error; runs" in show.errors_table([]).title
