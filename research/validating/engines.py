@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from research.validating.batch_wait import BatchWait
-from research.validating.protocols import INFERENCEX, Protocol
+from research.validating.protocols import AICONFIGURATOR, INFERENCEX, Protocol
 
 PREFILL_FIRST = 0.9999
 """Prefill share of a split worker that rounds to all of it."""
@@ -69,6 +69,26 @@ def _wait(run: Mapping[str, Any], protocol: Protocol, budget: int) -> BatchWait 
     return BatchWait(iterations=20, tokens=round(0.9 * budget))
 
 
+_GENERATED = {
+    "trtllm": "aiconfigurator v0.1.0 to v0.6.0, cli/backends/trtllm.py and rule_plugin/trtllm.rule: agg max_num_tokens",
+    "vllm": "aiconfigurator v0.5.0 and v0.6.0, generator/rule_plugin/vllm.rule: agg max_num_tokens",
+}
+"""Engines for which aiconfigurator wrote launch settings when the runs were made (SGLang's came later), and where."""
+_ROOM_TOKENS = 1500
+"""What those settings add to the largest batch and one prompt."""
+
+
+def _generated(engine: str, prompt: int, users: int) -> int:
+    """Step budget that aiconfigurator's generator writes for ``users`` and one prompt length.
+
+    Its TensorRT-LLM settings do not split prompts (``enable_chunked_prefill: false``): what is left after the last
+    whole one stays empty. With one length, that is a budget of whole prompts.
+    """
+    if engine == "trtllm":
+        return users + (prompt + _ROOM_TOKENS) // prompt * prompt
+    return users + prompt + _ROOM_TOKENS
+
+
 def _sequences(engine: str, protocol: Protocol) -> int:
     """Least limit of running requests; InferenceX sets it to the number of users or above."""
     return {"vllm": 512 if protocol is INFERENCEX else 1024, "trtllm": 2048}.get(engine, 1)
@@ -78,6 +98,8 @@ def _budget(run: Mapping[str, Any], protocol: Protocol) -> tuple[int, str]:
     engine, gpu, model = str(run["engine"]), str(run["gpu"]), str(run["model"])
     prompt, output, users = int(run["prompt_tokens"]), int(run["output_tokens"]), int(run["users"])
     big = gpu.startswith(_BIG_MEMORY)
+    if protocol.name == AICONFIGURATOR.name and engine in _GENERATED:
+        return _generated(engine, prompt, users), _GENERATED[engine]
     if engine == "vllm":
         if protocol is INFERENCEX:
             return 8192, "InferenceX benchmarks/70b_fp8_h100_slurm.sh, 70b_fp4_b200_docker.sh: max-num-batched-tokens"

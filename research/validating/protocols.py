@@ -56,6 +56,18 @@ INFERENCEX = Protocol(
         "--request-rate inf --random-range-ratio 0.8 --ignore-eos; lengths np.random.randint(int(L*0.8), L + 1)"
     ),
 )
+AICONFIGURATOR = Protocol(
+    "aiconfigurator",
+    rounds=(5, 10, 20),
+    shortest=1.0,
+    warm=True,
+    source=(
+        "ai-dynamo/aiconfigurator v0.2.0 to v0.5.0, src/aiconfigurator/eval/benchmarks/genai_perf_runner.py: "
+        "--request-count 10*CONC --warmup-request-count 2*CONC, standard deviations of both lengths 0, ignore_eos; "
+        "from v0.6.0 on its bench_run.sh asks for 20*CONC. That the runs used it is not said with them: 5 and 20 "
+        "rounds are run as well"
+    ),
+)
 UNKNOWN = Protocol(
     "unknown",
     rounds=(3, 5, 10),
@@ -63,12 +75,16 @@ UNKNOWN = Protocol(
     warm=True,
     source="not published with the runs: fixed lengths assumed, 3, 5 and 10 rounds run",
 )
-PROTOCOLS = (INFERENCEX, UNKNOWN)
+PROTOCOLS = (INFERENCEX, AICONFIGURATOR, UNKNOWN)
 
 _INFERENCEX = re.compile(r"^(\d{4}-\d{2}-\d{2}\.csv|db-dump/.*)$")
-"""Campaigns that are dumps of InferenceX's database; the others are NVIDIA's own files."""
+"""Campaigns that are dumps of InferenceX's database."""
+_AICONFIGURATOR = re.compile(r"(^|/)data/[^/]+/(vllm|sglang|trtllm)/[^/]+/[^/]+\.csv$")
+"""Campaigns filed as ``data/<GPU>/<engine>/<version>/<model>.csv``, the order of aiconfigurator's own data."""
 
 
 def protocol_of(campaign: str) -> Protocol:
     """The protocol of a campaign (column ``campaign`` of the measured runs)."""
-    return INFERENCEX if _INFERENCEX.match(campaign) else UNKNOWN
+    if _INFERENCEX.match(campaign):
+        return INFERENCEX
+    return AICONFIGURATOR if _AICONFIGURATOR.search(campaign) else UNKNOWN

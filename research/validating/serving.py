@@ -95,8 +95,9 @@ def cluster_of(
 ) -> ClusterSpec:
     """The cluster that stands for a run.
 
-    Colocated: one instance, whose data-parallel ranks step together; its clients call it directly, so a request pays
-    no hop. Disaggregated: the recorded numbers of workers and degrees; each hop and handover as the link's law says,
+    Colocated: one instance, whose data-parallel ranks step together. Its API server is a hop like any other (HTTP,
+    tokenising): without it, the next prompt of a closed client would come at the very end of a step and join the one
+    that an engine has begun by then. Disaggregated: the recorded numbers of workers and degrees; each hop and handover as the link's law says,
     but for connections, which a warm cluster has. No prefix caches: the prompts share nothing.
     """
     if run["layout"] == "colocated":
@@ -105,7 +106,7 @@ def cluster_of(
             profile, policy.role, max_batched_tokens=policy.budget_tokens, max_num_seqs=policy.max_num_seqs,
             prefix_cache=False, prefill_share=PREFILL_FIRST,
         )  # fmt: skip
-        handover = replace(load_handover("nvlink", gpus=profile.gpus), dispatch_s=0.0, connect_s=0.0)
+        handover = replace(load_handover("nvlink", gpus=profile.gpus), connect_s=0.0)
         return ClusterSpec("colocated1", _ranks(worker, int(run["dp"] or 1), 0), handover)
     prefill = engine_profile(instance_of(run, "prefill_"), data_dir)
     decode = engine_profile(instance_of(run, "decode_"), data_dir)

@@ -10,11 +10,13 @@ import pytest
 from research.validating import serving
 from research.validating.batch_wait import BatchWait, WaitingRouter
 from research.validating.engines import step_policy
-from research.validating.protocols import INFERENCEX, UNKNOWN, protocol_of
+from research.validating.protocols import AICONFIGURATOR, INFERENCEX, UNKNOWN, protocol_of
 from research.validating.serving import Setting, cluster_of, serve
 from tests.research.validate_runs import disaggregated, profile, run
 
 HERE = Path()
+HOP_S = 0.010
+"""Of a request to the engine's API server: the links' own."""
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +26,7 @@ def _hand(monkeypatch):
 
 def test_campaigns_have_the_protocol_that_was_published():
     assert protocol_of("2026-04-06.csv") is protocol_of("db-dump/2026-04-27") is INFERENCEX
-    assert protocol_of("<upstream-home>/data/h100_sxm/vllm/0.12.0/Qwen_Qwen3-32B.csv") is UNKNOWN
+    assert protocol_of("<upstream-home>/data/h100_sxm/vllm/0.12.0/Qwen_Qwen3-32B.csv") is AICONFIGURATOR
     assert protocol_of("kimi-k2.5-gap-analysis.csv") is UNKNOWN
 
 
@@ -42,10 +44,18 @@ def test_lengths_are_drawn_as_the_benchmark_does():
 def test_a_lone_user_by_hand():
     served = serve(run(), Setting(), HERE)
     assert [row["rounds"] for row in served["rounds"]] == [3, 5, 10]
-    for row in served["rounds"]:  # one prompt of 1,000 tokens in one step; then 99 steps of 10 ms
-        assert row["ttft_s"] == pytest.approx(0.020)
+    for row in served["rounds"]:  # the hop, a prompt of 1,000 tokens in one step; then 99 steps
+        assert row["ttft_s"] == pytest.approx(HOP_S + 0.020)
         assert row["tpot_s"] == pytest.approx(0.010)
         assert row["served"] == row["requests"] == row["rounds"]
+
+
+def test_a_closed_client_misses_the_step_that_its_answer_ends():
+    """Two users, a token apart: each new prompt finds the other's step begun and waits for its end."""
+    row = serve(run(users=2, output_tokens=3), Setting(rounds=(50,), budgets=(("vllm", 1001),)), HERE)["rounds"][0]
+    # Alone a prompt takes a step of 20 ms; none is served so fast, and none waits for more than one such step.
+    assert HOP_S + 0.020 < row["ttft_s"] < HOP_S + 2 * 0.021
+    assert row["tpot_s"] > 0.010
 
 
 def test_rounds_given_replace_only_what_was_not_published():
@@ -61,11 +71,11 @@ def test_prompts_first_or_mixed():
     mixed = serve(run(**asked), Setting(rounds=(1,), budgets=budgets), HERE)["rounds"][0]
     first = serve(run(engine="sglang", **asked), Setting(rounds=(1,), budgets=budgets), HERE)["rounds"][0]
     # Prompts first: prompt A 20 ms, prompt B 20 ms, then both decode in 10 ms: A's gap is 30 ms, B's 10 ms.
-    assert first["ttft_s"] == pytest.approx((0.020 + 0.040) / 2)
+    assert first["ttft_s"] == pytest.approx(HOP_S + (0.020 + 0.040) / 2)
     assert first["tpot_s"] == pytest.approx((0.030 + 0.010) / 2)
     # Mixed: A decodes beside 999 tokens of prompt B (19.99 ms), whose last token takes a step more.
     assert mixed["tpot_s"] == pytest.approx((0.01999 + 0.010) / 2)
-    assert mixed["ttft_s"] == pytest.approx((0.020 + 0.020 + 0.01999 + 0.01001) / 2)
+    assert mixed["ttft_s"] == pytest.approx(HOP_S + (0.020 + 0.020 + 0.01999 + 0.01001) / 2)
 
 
 def test_budgets_follow_the_launch_scripts():
@@ -80,6 +90,10 @@ def test_budgets_follow_the_launch_scripts():
         budget(engine="trtllm", **inferencex | {"precision": "fp4", "prompt_tokens": 1024, "output_tokens": 1024})
         == 2248
     )
+    own = {"campaign": "x/data/h100_sxm/trtllm/1.0.0rc3/Qwen_Qwen3-32B.csv", "users": 8}
+    # Batch, prompt and 1,500 tokens; TensorRT-LLM fills them with whole prompts only.
+    assert [budget(engine="trtllm", prompt_tokens=n, **own) for n in (1000, 1024, 4096)] == [2008, 2056, 4104]
+    assert (budget(prompt_tokens=1024, **own), budget(engine="sglang", **own)) == (2532, 8192)
     moe = {"campaign": "db-dump/2026-04-27", "model": "deepseek-ai/DeepSeek-R1", "engine": "trtllm"}
     assert budget(**moe, users=64, prompt_tokens=1024) == 1152
     assert (budget(engine="sglang"), budget(engine="sglang", gpu="b200_sxm")) == (8192, 16384)
@@ -93,7 +107,7 @@ def test_batch_waiting_holds_prompts_while_something_decodes():
     waits = serve(run(**asked), Setting(), HERE)["rounds"][0]["ttft_s"]
     eight = serve(run(**asked | {"tp": 8}), Setting(), HERE)["rounds"][0]["ttft_s"]  # TP 8 was launched without it
     # The first round starts on an idle engine and does not wait; a prompt takes 20 ms.
-    assert eight == pytest.approx(0.020 + 0.005, abs=0.008)
+    assert eight == pytest.approx(HOP_S + 0.020 + 0.005, abs=0.008)
     assert waits - eight == pytest.approx(0.9 * 20 * 0.010, rel=0.15)
 
 
