@@ -97,8 +97,8 @@ def cluster_of(
 
     Colocated: one instance, whose data-parallel ranks step together. Its API server is a hop like any other (HTTP,
     tokenising): without it, the next prompt of a closed client would come at the very end of a step and join the one
-    that an engine has begun by then. Disaggregated: the recorded numbers of workers and degrees; each hop and handover as the link's law says,
-    but for connections, which a warm cluster has. No prefix caches: the prompts share nothing.
+    that an engine has begun by then. Disaggregated: the recorded numbers of workers and degrees; each hop and handover
+    as the link's law says, but for connections, which a warm cluster has. No prefix caches: the prompts share nothing.
     """
     if run["layout"] == "colocated":
         profile = engine_profile(instance_of(run), data_dir)
