@@ -3,7 +3,8 @@
 ``action=fit`` reads public measurements from the data folder and writes a profile (or a link) with its source, fit
 range, errors by region, held-out error and covariance. ``action=show`` prints a profile's law, errors, KV capacity and
 what a handover of its KV cache costs over each link; ``action=handover`` takes such a handover apart and says from
-which length on moving a cache is faster than computing it. ``action=measure`` times real kernels on this machine and
+which length on moving a cache is faster than computing it. ``action=factors`` prints what was measured of mixed
+attention and of shares of SMs, for which the law has no term. ``action=measure`` times real kernels on this machine and
 writes the tables that profiles are fitted to. ``action=from_runs`` corrects a profile by five or more benchmark runs of
 your own cluster; ``action=score_from_runs`` says how well that works on public runs.
 """
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from envs.hardware.profile import HandoverLaw, Profile
 
-ACTIONS = ("show", "fit", "handover", "measure", "from_runs", "score_from_runs")
+ACTIONS = ("show", "fit", "handover", "factors", "measure", "from_runs", "score_from_runs")
 EXAMPLE_TOKENS = 4096
 EXAMPLE_BYTES_PER_S = (100e9, 10e9)
 
@@ -42,6 +43,10 @@ def run(config: DictConfig) -> int:
         from research.calibrating.handover import run as handover
 
         return handover(config)
+    if action == "factors":
+        from research.calibrating.factors import run as factors
+
+        return factors(config)
     if action == "from_runs":
         from research.calibrating.from_runs import run as from_runs
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from envs.hardware.sources.host_time import host_law
 from envs.hardware.sources.measured import measured_composer, measured_steps, op_files
 from envs.hardware.sources.op_tables import AICONFIGURATOR, load_op_tables
 from envs.hardware.sources.plausible import check_ops
-from envs.hardware.sources.splitwise import SPLITWISE, splitwise_steps
+from envs.hardware.sources.step_sources import STEP_SOURCES, Asked
 from envs.hardware.sources.table_law import HostLaw, compose_tables, misfit
 from envs.hardware.steps import check_plausible
 from envs.hardware.uncertainty import COEFFICIENTS
@@ -41,7 +42,7 @@ RECIPE = Record(
         "engine_version": Text(),
         "precision": Words("bf16", "fp16", "fp8", "fp8_dynamic", "fp8_block", "nvfp4"),
         "kv_precision": Words("bf16", "fp16", "fp8"),
-        "adapter": Words("op_tables", "splitwise", "measured"),
+        "adapter": Words("op_tables", "measured", *STEP_SOURCES),
         "tables": Text(),
         "max_new_tokens": Count("tokens", low=1),
         "max_seqs": Count("sequences", low=1),
@@ -102,14 +103,16 @@ def build(name_or_path: str | Path, data_dir: Path, bound_percent: float = BOUND
         ProfileError: a recipe, model or GPU that cannot be read.
     """
     recipe = load_recipe(name_or_path)
-    if recipe["adapter"] == "splitwise" and recipe.get("law") == "tables":
+    if recipe["adapter"] in STEP_SOURCES and recipe.get("law") == "tables":
         raise ProfileError(
-            f"{name_or_path}: law = 'tables': {SPLITWISE.name} holds whole steps, no ops: expected plane"
+            f"{name_or_path}: law = 'tables': adapter {recipe['adapter']!r} holds steps, no ops of an engine: "
+            "expected plane"
         )
     shape, gpu = load_model(recipe["model"]), load_gpu(recipe["gpu"])
     tp, precision, kv_precision = recipe["tensor_parallel"], recipe["precision"], recipe["kv_precision"]
     kv = kv_law(shape, gpu, tp, precision, kv_precision, recipe["utilisation"])
     extra: dict[str, Any] = {}
+    more: Mapping[str, str] = {}
     if recipe["adapter"] == "op_tables":
         as_served = recipe.get("law") == "tables"
         ops = load_op_tables(data_dir, recipe["tables"], recipe["engine"], recipe["engine_version"])
@@ -137,10 +140,14 @@ def build(name_or_path: str | Path, data_dir: Path, bound_percent: float = BOUND
             table_errors, extra = misfit(tables, points), {"tables": tables_record(tables)}
             files = sorted({*files, *op_files(folder, composer)})
     else:
-        all_points, table = splitwise_steps(data_dir, recipe["tables"], tp)
-        points = [p for p in all_points if p.new <= recipe["max_new_tokens"] and p.seqs <= recipe["max_seqs"]]
-        origin, files, kind = SPLITWISE, [(table.relative, table.sha256)], "measured"
-        method = "whole prompt and token steps measured on the machine"
+        held = STEP_SOURCES[recipe["adapter"]](
+            Asked(
+                data_dir, recipe["tables"], shape, recipe["engine_version"], tp, precision, kv_precision,
+                kv.capacity_tokens,
+            )
+        )  # fmt: skip
+        points = [p for p in held.points if p.new <= recipe["max_new_tokens"] and p.seqs <= recipe["max_seqs"]]
+        origin, files, kind, method, more = held.origin, held.files, held.kind, held.method, held.more
         host, table_errors, launch_s = HostLaw(), None, 0.0
     check_plausible(points, shape, gpu, tp, precision, kv_precision, launch_s)
     fit = fit_step_law(points)
@@ -166,6 +173,7 @@ def build(name_or_path: str | Path, data_dir: Path, bound_percent: float = BOUND
             "kind": kind,
             **origin_record(origin),
             "method": method,
+            **more,
             **({"host_time": host.source} if extra else {}),
             "files": [{"path": path, "sha256": digest} for path, digest in files],
             "kv": (

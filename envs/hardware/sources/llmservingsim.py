@@ -17,8 +17,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from envs.hardware.errors import MeasurementError, OutsideError
-from envs.hardware.sources.files import Origin, Table, check_times, merge_repeats, read_table
+from envs.hardware.errors import MeasurementError
+from envs.hardware.sources.files import Origin, Table, check_counts, check_times, merge_repeats, read_table
 
 LLMSERVINGSIM = Origin(
     name="LLMServingSim profiler and bench, vLLM 0.19.0",
@@ -98,6 +98,7 @@ def read_profile(data_dir: Path, gpu: str, model: str, variant: str = "bf16", te
     def table(file: str, keys: dict[str, type[pl.DataType]]) -> Table:
         read = read_table(data_dir, f"{base}/{file}.csv.gz", {**keys, **time})
         check_times(read, "time_us")
+        check_counts(read, [name for name, kind in keys.items() if kind.is_integer()])
         return merge_repeats(read, list(keys), "time_us")
 
     axes = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode")
@@ -137,31 +138,6 @@ def read_requests(data_dir: Path, gpu: str, model: str) -> Requests:
         )
     columns = [frame[name].cast(pl.Float64).to_numpy() for name in ("input_toks", "output_toks", *stamps)]
     return Requests(relative, hashlib.sha256(data).hexdigest(), *columns)
-
-
-def mixed_attention(profile: OpProfile, least_chunk: int = 128) -> dict[int, tuple[float, float, int]]:
-    """How much longer attention takes over a chunk and decodes in one kernel than in a kernel each.
-
-    Args:
-        profile: one with chunks, decodes and both.
-        least_chunk: shorter chunks are left out.
-
-    Returns:
-        Number of decodes -> median and 90th percentile of mixed time over the sum of both, number of points.
-
-    Raises:
-        OutsideError: no mixed attention was measured.
-    """
-    frame = profile.attention.frame
-    chunks = frame.filter(pl.col("n_decode") == 0).select("prefill_chunk", "kv_prefill", alone=pl.col("time_us"))
-    decodes = frame.filter(pl.col("prefill_chunk") == 0).select("n_decode", "kv_decode", other=pl.col("time_us"))
-    mixed = frame.filter((pl.col("n_decode") > 0) & (pl.col("prefill_chunk") >= least_chunk))
-    joined = mixed.join(chunks, on=["prefill_chunk", "kv_prefill"]).join(decodes, on=["n_decode", "kv_decode"])
-    if joined.is_empty():
-        raise OutsideError(f"{profile.attention.relative}: no chunk of {least_chunk} tokens or more beside decodes")
-    ratio = pl.col("time_us") / (pl.col("alone") + pl.col("other"))
-    rows = joined.group_by("n_decode").agg(ratio.median().alias("median"), ratio.quantile(0.9).alias("p90"), pl.len())
-    return {n: (median, p90, points) for n, median, p90, points in rows.sort("n_decode").iter_rows()}
 
 
 def _along(table: Table, layer: str, axis: str, value: float) -> float:

@@ -12,7 +12,7 @@ prefill attention (:class:`envs.hardware.tables.StepTables`). Each part is taken
 
 A mixed step is then the sum of its parts. Engines that launch prefill and decode attention apart (SGLang, TRT-LLM,
 vLLM on Blackwell) do just that. One kernel for both, as vLLM runs it on older GPUs, can take longer; see
-:func:`envs.hardware.sources.llmservingsim.mixed_attention`.
+:mod:`envs.hardware.sources.profiled`.
 """
 
 from __future__ import annotations

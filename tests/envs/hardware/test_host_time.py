@@ -8,9 +8,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from envs.hardware.errors import MeasurementError, OutsideError
+from envs.hardware.errors import MeasurementError
 from envs.hardware.sources.host_time import constant_s, drain_of, host_law, measure_host_time
-from envs.hardware.sources.llmservingsim import mixed_attention, read_profile, read_requests
+from envs.hardware.sources.llmservingsim import read_profile, read_requests
 
 GPU, MODEL, LAYERS = "toy", "maker/toy-8b", 4
 PROFILE = Path("measurements/llmservingsim/profiler/perf") / GPU / MODEL / "bf16" / "tp1"
@@ -81,14 +81,6 @@ def test_ops_that_are_slower_than_the_run_are_refused(tmp_path):
     drain = drain_of(read_requests(tmp_path, GPU, MODEL), read_profile(tmp_path, GPU, MODEL), LAYERS)
     with pytest.raises(MeasurementError, match=r"89 steps .* are they of another GPU"):
         constant_s(drain)
-
-
-def test_one_kernel_for_both_takes_longer(tmp_path):
-    write_profile(tmp_path)
-    ratios = mixed_attention(read_profile(tmp_path, GPU, MODEL))
-    assert {n: round(median, 3) for n, (median, _, _) in ratios.items()} == {1: 1.1, 2: 1.2, 4: 1.4, 8: 1.8}
-    with pytest.raises(OutsideError, match="512 tokens or more"):
-        mixed_attention(read_profile(tmp_path, GPU, MODEL), least_chunk=512)
 
 
 @pytest.mark.parametrize(

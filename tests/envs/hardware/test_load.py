@@ -20,7 +20,9 @@ PROFILES = (
     "llama-3.1-70b-fp8-h100-tp4",
     "llama-3.1-8b-bf16-a100-tp1",
     "llama-3.1-8b-bf16-h100-tp1",
+    "llama-3.1-8b-bf16-rtx-pro-6000-tp1",
     "llama2-70b-fp16-a100-tp8",
+    "opt-66b-fp16-a100-tp4",
 )
 
 
@@ -34,7 +36,7 @@ def changed(tmp_path: Path, name: str, change) -> Path:
     return path
 
 
-def test_the_four_profiles_and_the_links_are_there():
+def test_the_profiles_and_the_links_are_there():
     assert tuple(profile_names()) == PROFILES
     assert {"nvlink", "rdma", "tcp"} <= set(handover_names())
 
@@ -50,8 +52,8 @@ def test_a_profile_says_where_it_comes_from_and_how_wrong_it_is(name):
     errors = profile.fit["errors_percent"]
     assert errors["all"]["mape"] < 8.0
     assert all(row["held_out_mape"] <= 15.0 for row in errors.values())
-    assert profile.fit["range"]["new_tokens"][1] == 8192
-    assert 1e5 < profile.kv.bytes_per_token < 4e5
+    assert profile.fit["range"]["new_tokens"][1] in (2048, 8192)  # as far as the source goes
+    assert 1e5 < profile.kv.bytes_per_token < 3e6  # OPT has as many KV heads as heads
     assert profile.kv.capacity_tokens % profile.kv.block_tokens == 0
 
 
