@@ -117,7 +117,8 @@ def summarise(study: Study, done: Conducted) -> dict[str, Any]:
         "differences": summary.differences(done.cells, study.reference.label, study.slo.name),
         "winners": summary.winners(done.cells, study.slo.name, unranked),
         "robustness": robustness(study, done, unranked),
-        "worlds": worlds.verdict(_at_worlds(done), done.worlds),
+        "worlds": worlds.verdict(_at_worlds(done), done.worlds)
+        | ({"widths": worlds.widths(study.cluster)} if done.worlds else {}),
     }
     out["words"] = [*words.say(out), *ranking.prefix_words(study, trace, reasons)]
     out["backtest"] = backtests.record(study.backtest, trace)

@@ -130,15 +130,29 @@ def world_words(summary: Mapping[str, Any]) -> list[str]:
     margin = found["margin_per_s"]
     gap = f"its margin is {sig(margin['nominal'], '+')}/s, in nine of ten worlds "
     gap += f"{sig(margin['p05'], '+')} to {sig(margin['p95'], '+')}/s"
+    how = [_width_words(found["widths"])] if "widths" in found else []
     if found["holds"]:
         return [
-            f"{where}: {leader} leads in {counted}: it holds in at least {found['needed']:.0%} of these draws; {gap}."
+            f"{where}: {leader} leads in {counted}: it holds in at least {found['needed']:.0%} of these draws; {gap}.",
+            *how,
         ]
     others = ", ".join(f"{policy} in {n}" for policy, n in found["leaders"].items() if policy != leader)
     return [
         f"{where}: {leader} leads in only {counted}: it does not hold in {found['needed']:.0%} of these draws "
-        f"({others}); {gap}. What was measured of the hardware does not decide between them."
+        f"({others}); {gap}. What was measured of the hardware does not decide between them.",
+        *how,
     ]
+
+
+def _width_words(widths: Mapping[str, Any]) -> str:
+    """How wide the worlds are, and by what."""
+    laws = "; ".join(
+        f"{name} {law['relative_sd']:.0%} ({law['source']})" for name, law in sorted(widths["laws"].items())
+    )
+    return (
+        f"The worlds' laws differ by one factor each of relative standard deviation {laws}, beside what their own fits "
+        f"leave open, and a handover takes longer by {1e3 * widths['handover_median_excess_s']:.0f} ms in the median."
+    )
 
 
 def say(summary: Mapping[str, Any]) -> list[str]:

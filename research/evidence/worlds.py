@@ -1,19 +1,24 @@
 """Worlds that the measurements leave open: does the winner of a comparison hold in them?
 
 World 0 is the nominal one. In world k >= 1 every profile's law is a draw from its uncertainty
-(:func:`envs.hardware.uncertainty.draw`), the same for all policies, windows and loads; the policies go on predicting
-with the nominal laws. Links and KV capacities are not drawn.
+(:func:`envs.hardware.uncertainty.draw`), and every handover takes longer by one draw; the same for all policies,
+windows and loads. The policies go on predicting with the nominal laws. KV capacities are not drawn.
+
+How wide: where a profile's common factor is an assumption, the errors of predictions of its class of measured runs
+(:mod:`envs.hardware.prediction_errors`) stand in its place; a factor that was measured (a profile corrected by the
+user's own runs) stays. A handover's excess is half-normal, its median that of measured runs with few users.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from envs.hardware.prediction_errors import ANY, NO_LINK, error_class, handover_excess_s, record
 from research.evidence.summary import HEADLINE, Cell
 
 if TYPE_CHECKING:
@@ -22,6 +27,10 @@ if TYPE_CHECKING:
     from research.choices import PolicyChoice
     from research.study import Study
 
+ASSUMED = "assumption"
+"""How ``fit.common_source`` of a profile begins whose common factor was not measured."""
+HALF_NORMAL = 1.4826
+"""Standard deviation of a normal over the median of its absolute value."""
 HOLDS = 0.95
 """Share of the draws in which a winner has to win to be called certain."""
 FEWEST = 20
@@ -43,18 +52,80 @@ def in_world(cluster: ClusterSpec, world: int) -> ClusterSpec:
     from envs.hardware.uncertainty import draw
 
     nominal = tuple(worker.profile for worker in cluster.workers)
-    kinds: list[Profile] = []  # workers of one profile live in one world
-    for profile in nominal:
-        if profile not in kinds:
-            kinds.append(profile)
-    drawn = [draw(profile, np.random.default_rng([world, i])) for i, profile in enumerate(kinds)]
+    kinds = _kinds(cluster)  # workers of one profile live in one world
+    drawn = {}
+    for i, profile in enumerate(kinds):
+        common = width_of(cluster, profile).relative_sd
+        wide = replace(profile, fit={**profile.fit, "common_relative_sd": common})
+        drawn[i] = replace(draw(wide, np.random.default_rng([world, i])), fit=profile.fit)
     workers = tuple(replace(worker, profile=drawn[kinds.index(worker.profile)]) for worker in cluster.workers)
+    excess_s = HALF_NORMAL * handover_excess_s(cluster.handover.name)
+    excess_s *= abs(float(np.random.default_rng([world, len(kinds)]).standard_normal()))
     return replace(
         cluster,
         workers=workers,
+        handover=replace(cluster.handover, base_s=cluster.handover.base_s + excess_s),
         predictors=cluster.predictors or nominal,
         predicted_handover=cluster.predicted_handover or cluster.handover,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Width:
+    """How wide the common factor of a law is drawn.
+
+    Attributes:
+        relative_sd: of its logarithm.
+        source: where that is from.
+    """
+
+    relative_sd: float
+    source: str
+
+
+def width_of(cluster: ClusterSpec, profile: Profile) -> Width:
+    """The common factor of one of a cluster's profiles: measured for it, else that of its class of predictions."""
+    own, said = float(profile.fit.get("common_relative_sd", 0.0)), str(profile.fit.get("common_source", ""))
+    if "common_relative_sd" in profile.fit and not said.startswith(ASSUMED):
+        return Width(own, f"the profile: {said or 'not stated'}")
+    found = error_class(profile.engine, profile.precision, _kind(profile), _link(cluster))
+    return Width(found.tpot_relative_sd, f"predictions of measured serving runs: {found.words}")
+
+
+def widths(cluster: ClusterSpec) -> dict[str, Any]:
+    """What the worlds of a cluster are drawn with, for the record: ``laws`` by profile name, and ``handover``."""
+    laws = {profile.name: asdict(width_of(cluster, profile)) for profile in _kinds(cluster)}
+    return {
+        "laws": laws,
+        "handover_median_excess_s": handover_excess_s(cluster.handover.name),
+        "method": record()["method"],
+        "handover_method": record()["handover_method"],
+    }
+
+
+def _kinds(cluster: ClusterSpec) -> list[Profile]:
+    kinds: list[Profile] = []
+    for worker in cluster.workers:
+        if worker.profile not in kinds:
+            kinds.append(worker.profile)
+    return kinds
+
+
+def _kind(profile: Profile) -> str:
+    """Dense or with experts, by the model's shape; not known for a model of the user's own without a file."""
+    from envs.hardware.errors import ProfileError
+    from envs.hardware.model_shape import load_model
+
+    try:
+        return "dense" if load_model(profile.model).experts is None else "experts"
+    except ProfileError:
+        return ANY
+
+
+def _link(cluster: ClusterSpec) -> str:
+    """The handover, in clusters that have workers for one phase."""
+    hands_over = any(worker.role in ("prefill", "decode") for worker in cluster.workers)
+    return cluster.handover.name if hands_over else NO_LINK
 
 
 def contenders(study: Study) -> tuple[PolicyChoice, ...]:

@@ -49,6 +49,7 @@ def write_profile(folder, name, slower, common_relative_sd):
     record["step"] = {key: float(value) * slower for key, value in record["step"].items()}
     record["fit"]["covariance"]["relative_sd"] = [0.0] * 6
     record["fit"]["common_relative_sd"] = common_relative_sd
+    record["fit"]["common_source"] = "measured on this cluster"
     (folder / f"{name}.yaml").write_text(yaml.safe_dump(record))
 
 
@@ -75,6 +76,8 @@ def test_a_winner_holds_where_the_laws_are_known(lab, capsys):
     assert found["leader"] == "Only(worker=0)"
     assert (found["draws"], found["held"], found["holds"]) == (20, 20, True)
     assert "20 draws x 2 policies x 2 windows = 80 more runs" in " ".join(capsys.readouterr().out.split())
+    near = {"relative_sd": 0.001, "source": "the profile: measured on this cluster"}
+    assert found["widths"]["laws"]["near"] == near
 
 
 def test_a_winner_flips_where_the_laws_are_not_known_and_a_longer_study_goes_on_from_there(lab, capsys):

@@ -10,6 +10,7 @@ import pytest
 from envs.cluster.spec import ClusterSpec, WorkerSpec
 from envs.hardware.errors import ProfileError
 from envs.hardware.load import load_handover, load_profile
+from envs.hardware.prediction_errors import error_class, handover_excess_s
 from envs.hardware.uncertainty import COEFFICIENTS
 from research.evidence import words, worlds
 from research.evidence.runs import write_json
@@ -42,7 +43,10 @@ def test_a_world_changes_the_laws_and_leaves_the_predictors_nominal(profile):
     assert made.workers[0].profile.step != profile.step
     assert made.workers[0].profile == made.workers[1].profile  # workers of one kind live in one world
     assert made.predictors == (profile, profile)
-    assert made.predicted_handover == made.handover
+    assert made.predicted_handover == cluster(profile).handover
+    assert made.handover.base_s > made.predicted_handover.base_s  # orchestration that the link's law does not hold
+    assert replace(made.handover, base_s=made.predicted_handover.base_s) == made.predicted_handover
+    assert made.workers[0].profile.fit == profile.fit
     assert made.workers[0].profile.kv == profile.kv
 
 
@@ -68,6 +72,43 @@ def test_a_profile_without_uncertainty_is_refused(profile):
     bare = replace(profile, fit={})
     with pytest.raises(ProfileError, match=r"fit\.covariance is missing"):
         worlds.in_world(cluster(bare), 1)
+
+
+def common(profile, sd, source):
+    """The profile, whose law is known but for one common factor."""
+    record = {**profile.fit["covariance"], "relative_sd": [0.0] * 6}
+    return replace(profile, fit={"covariance": record, "common_relative_sd": sd, "common_source": source})
+
+
+def test_an_assumed_width_gives_way_to_the_measured_errors_of_its_class(profile):
+    assumed = common(profile, 0.5, "assumption: a guess")
+    made = cluster(assumed)
+    width = worlds.width_of(made, assumed)
+    found = error_class("vllm", "bf16", "dense", "none")
+    assert width.relative_sd == found.tpot_relative_sd != 0.5
+    assert found.words in width.source
+    factors = [worlds.in_world(made, k).workers[0].profile.step.c0_s / profile.step.c0_s for k in range(1, 401)]
+    assert np.std(np.log(factors)) == pytest.approx(found.tpot_relative_sd, rel=0.15)
+
+
+def test_a_measured_width_stays(profile):
+    own = common(profile, 0.02, "left-out error of the runs' TPOT")
+    assert worlds.width_of(cluster(own), own) == worlds.Width(0.02, "the profile: left-out error of the runs' TPOT")
+
+
+def test_clusters_that_hand_over_have_errors_of_their_own(profile):
+    workers = (WorkerSpec(profile, "prefill", can_decode=False), WorkerSpec(profile, "decode"))
+    apart = ClusterSpec("apart", workers, load_handover("nvlink"))
+    assert worlds.width_of(apart, profile) != worlds.width_of(cluster(profile), profile)
+    assert "handover by nvlink" in worlds.widths(apart)["laws"][profile.name]["source"]
+
+
+def test_handovers_take_longer_by_what_was_measured(profile):
+    nominal = load_handover("rdma")
+    made = ClusterSpec("made", (WorkerSpec(profile),), nominal)
+    excess = [worlds.in_world(made, k).handover.base_s - nominal.base_s for k in range(1, 401)]
+    assert min(excess) >= 0.0
+    assert np.median(excess) == pytest.approx(handover_excess_s("rdma"), rel=0.2)
 
 
 def verdict(margins):
