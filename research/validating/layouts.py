@@ -244,6 +244,7 @@ def _of_stratum(frame: pl.DataFrame, key: str, group: pl.DataFrame, own: Sequenc
         "objectives": len(own),
         "measured_disaggregated": sum(row["measured"] == "disaggregated" for row in own),
         "asked": len([row for row in own if row["predicted"] is not None]),
+        "likely_right": sum(row["likely"] == row["measured"] for row in own),
         "given": len(given),
         "wrong": len(wrong),
         "loss_percent": _loss(given, [row["predicted"] for row in given]),

@@ -99,17 +99,20 @@ def ranking_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 def layout_table(verdict: Mapping[str, Any]) -> Table:
     """Every stratum with both layouts."""
     table = Table(box=box.SIMPLE, title=f"colocated or disaggregated at an objective: {len(verdict['strata'])} strata")
-    for name in ("stratum", "runs", "objectives", "measured disaggregated", "answered", "wrong", "lost", "verdict"):
+    names = ("stratum", "runs", "objectives", "measured disaggregated", "likelier right", "answered", "wrong", "lost")
+    for name in (*names, "verdict"):
         table.add_column(name, justify="left" if name in ("stratum", "verdict") else "right")
     for row in verdict["strata"]:
         runs = " + ".join(str(n) for n in row["runs"].values())
         lost = "" if row["loss_percent"] is None else f"{row['loss_percent']:.0f} %"
         if row["no_answer"] is not None:
-            table.add_row(row["stratum"], runs, "", "", "", "", "", f"no answer: {row['no_answer']}")
+            table.add_row(row["stratum"], runs, *[""] * 6, f"no answer: {row['no_answer']}")
             continue
         said = "wrong" if row["confidently_wrong"] else "right" if row["given"] else "abstained"
-        figures = (row["objectives"], row["measured_disaggregated"], row["given"], row["wrong"])
-        table.add_row(row["stratum"], runs, *map(str, figures), lost, said)
+        figures = [
+            str(row[name]) for name in ("objectives", "measured_disaggregated", "likely_right", "given", "wrong")
+        ]
+        table.add_row(row["stratum"], runs, *figures, lost, said)
     return table
 
 
