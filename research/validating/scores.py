@@ -14,7 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from research.validating.parts import cluster_of_errors, tokens_per_gpu
-from research.validating.protocols import protocol_of
+from research.validating.protocols import PROTOCOLS, protocol_of
 from research.validating.rules import arithmetic_share
 
 METRICS = {"ttft": "TTFT", "tpot": "TPOT", "tokens_per_gpu": "tokens/s per GPU"}
@@ -164,7 +164,7 @@ def by_rounds(frame: pl.DataFrame) -> list[dict[str, Any]]:
     Mean TTFT falls with the number of rounds (the first round starts all at once), so the ends of a run's range are
     those of the rounds.
     """
-    unknown = frame.filter(pl.col("protocol") == "unknown")
+    unknown = frame.filter(pl.col("protocol").is_in([p.name for p in PROTOCOLS if len(p.rounds) > 1]))
     rows = []
     for metric in ("ttft", "tpot"):
         for end in ("low", "predicted", "high"):

@@ -67,9 +67,10 @@ def test_bars_are_judged_where_nearly_all_is_predicted():
 
 
 def test_rounds_that_are_not_known_give_a_range():
-    rows = [timed("r0", 0.1, 0.010)]
+    rows = [timed("r0", 0.1, 0.010), timed("r1", 0.1, 0.010, campaign="data/h100_sxm/vllm/1/m.csv")]
     rounds = [{"ttft_s": t, "tpot_s": 0.010, "preemptions": 0} for t in (0.3, 0.2, 0.1)]
-    frame = frame_of(rows, [predicted(0, 0) | {"rounds": rounds}])
+    frame = frame_of(rows, [predicted(0, 0) | {"rounds": rounds}] * 2)
+    assert {row["runs"] for row in scores.by_rounds(frame)} == {2}  # none published at all, or none with the runs
     found = {r["source"]: r["mape_percent"] for r in scores.by_rounds(frame) if r["metric"] == "ttft"}
     assert found == {"lowest": pytest.approx(0), "scored": pytest.approx(100), "highest": pytest.approx(200)}
 
