@@ -62,7 +62,8 @@ def rounds_words(rows: Sequence[Mapping[str, Any]]) -> list[str]:
                 for k, said in (("lowest", "at the low end"), ("scored", "scored"), ("highest", "at the high end"))
             )
             out.append(
-                f"rounds not published with the runs ({own['scored']['runs']} runs): {METRICS[metric]} error {ends} of what they give"
+                f"rounds not published with the runs ({own['scored']['runs']} runs): {METRICS[metric]} error {ends} of "
+                "what they give"
             )
     return out
 
