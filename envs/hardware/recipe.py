@@ -142,15 +142,18 @@ def build(name_or_path: str | Path, data_dir: Path, bound_percent: float = BOUND
     else:
         held = STEP_SOURCES[recipe["adapter"]](
             Asked(
-                data_dir, recipe["tables"], shape, recipe["engine_version"], tp, precision, kv_precision,
+                data_dir, recipe["tables"], shape, gpu, recipe["engine_version"], tp, precision, kv_precision,
                 kv.capacity_tokens,
             )
         )  # fmt: skip
         points = [p for p in held.points if p.new <= recipe["max_new_tokens"] and p.seqs <= recipe["max_seqs"]]
         origin, files, kind, method, more = held.origin, held.files, held.kind, held.method, held.more
         host, table_errors, launch_s = HostLaw(), None, 0.0
-    check_plausible(points, shape, gpu, tp, precision, kv_precision, launch_s)
-    fit = fit_step_law(points)
+    try:
+        check_plausible(points, shape, gpu, tp, precision, kv_precision, launch_s)
+        fit = fit_step_law(points)
+    except MeasurementError as error:
+        raise MeasurementError(f"{', '.join(path for path, _ in files)}: {error}") from None
     worst = max((name for name in fit.held_out if name != "all"), key=lambda name: fit.held_out[name].mape)
     if fit.held_out[worst].mape > bound_percent and not force:
         raise MeasurementError(

@@ -72,15 +72,34 @@ def read_table(data_dir: Path, relative: str, columns: Columns, optional: Column
                 f"the file has {', '.join(frame.columns)}"
             )
     columns = {**columns, **{name: kind for name, kind in (optional or {}).items() if name in frame.columns}}
-    for column, kind in columns.items():
-        values = frame[column]
-        if kind.is_integer() and values.dtype.is_float() and (odd := values.filter(values != values.floor())).len():
-            raise MeasurementError(f"{relative}: {column} = {odd[0]}: expected whole numbers ({odd.len()} are not)")
-    try:
-        frame = frame.select(pl.col(name).cast(kind) for name, kind in columns.items())
-    except pl.exceptions.PolarsError as error:
-        raise MeasurementError(f"{relative}: {str(error).splitlines()[0]}") from error
+    frame = pl.DataFrame([_cast(relative, frame[name], kind) for name, kind in columns.items()])
     return Table(relative, hashlib.sha256(data).hexdigest(), frame)
+
+
+def _cast(relative: str, values: pl.Series, kind: type[pl.DataType]) -> pl.Series:
+    """A column in its type; what is missing stays missing.
+
+    Raises:
+        MeasurementError: names file, row, column and the first value that is none of this type.
+    """
+    if kind.is_integer() and values.dtype.is_float() and (odd := values.filter(values != values.floor())).len():
+        raise MeasurementError(f"{relative}: {values.name} = {odd[0]}: expected whole numbers ({odd.len()} are not)")
+    expected = "whole numbers" if kind.is_integer() else "numbers" if kind.is_numeric() else f"{kind()}".lower()
+    if kind.is_numeric() and values.dtype == pl.Boolean:
+        raise MeasurementError(f"{relative}: column {values.name!r} holds true and false: expected {expected}")
+    try:
+        cast = values.cast(kind, strict=False)
+    except pl.exceptions.PolarsError:
+        raise MeasurementError(
+            f"{relative}: column {values.name!r} holds {values.dtype}: expected {expected}"
+        ) from None
+    lost = (values.is_not_null() & cast.is_null()).arg_true()
+    if lost.len():
+        raise MeasurementError(
+            f"{relative}: row {lost[0] + 1}: {values.name} = {values[int(lost[0])]!r}: expected {expected} "
+            f"({lost.len()} are not)"
+        )
+    return cast
 
 
 def check_times(table: Table, column: str) -> None:

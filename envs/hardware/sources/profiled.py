@@ -18,9 +18,11 @@ import polars as pl
 import yaml  # type: ignore[import-untyped, unused-ignore]
 
 from envs.hardware.errors import MeasurementError, OutsideError
+from envs.hardware.gpu import Gpu
 from envs.hardware.model_shape import ModelShape
 from envs.hardware.sources.files import Table
 from envs.hardware.sources.llmservingsim import EACH_LAYER, ONCE, ROOT, SAMPLED, OpProfile, read_profile
+from envs.hardware.sources.plausible import check_profile
 from envs.hardware.steps import StepPoint, ordered
 
 QK_NORM = "qk_norm"
@@ -59,7 +61,7 @@ class Factor:
 
 
 def profiled_steps(
-    data_dir: Path, folder: str, version: str, shape: ModelShape, most_kv_tokens: int
+    data_dir: Path, folder: str, version: str, shape: ModelShape, gpu: Gpu, most_kv_tokens: int
 ) -> tuple[list[StepPoint], OpProfile, list[tuple[str, str]]]:
     """Prefill, append, decode and mixed steps of a dense model on one GPU in bf16.
 
@@ -68,6 +70,7 @@ def profiled_steps(
         folder: GPU and model below the profiles, such as ``RTXPRO6000/meta-llama/Llama-3.1-8B``.
         version: the engine's, which the profile must be of.
         shape: the model, which the profile must be of.
+        gpu: data sheet of the GPU.
         most_kv_tokens: decodes over more are left out.
 
     Returns:
@@ -76,11 +79,12 @@ def profiled_steps(
     Raises:
         MeasurementError: missing or impossible measurements, another model's or version's.
     """
-    gpu, _, model = folder.partition("/")
+    card, _, model = folder.partition("/")
     if not model:
         raise MeasurementError(f"tables = {folder!r}: expected GPU/MODEL, such as RTXPRO6000/meta-llama/Llama-3.1-8B")
     meta = _check_meta(data_dir, folder, version, shape)
-    profile = read_profile(data_dir, gpu, model)
+    profile = read_profile(data_dir, card, model)
+    check_profile(profile, shape, gpu)
     steps = _Steps(profile, shape)
     rows = profile.attention.frame.iter_rows()
     points = [

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import polars as pl
 
-from envs.hardware.sources.files import Origin, Table, check_times, merge_repeats, read_table
+from envs.hardware.sources.files import Origin, Table, check_counts, check_times, merge_repeats, read_table
 from envs.hardware.steps import StepPoint, ordered
 
 SPLITWISE = Origin(
@@ -43,14 +43,17 @@ def splitwise_steps(data_dir: Path, hardware: str, tensor_parallel: int) -> tupl
     times = {"prompt_time": pl.Float64, "token_time": pl.Float64, "e2e_time": pl.Float64}
     axes = dict.fromkeys([*POINT, "tensor_parallel"], pl.Int64)
     table = read_table(data_dir, TABLE, {"hardware": pl.String, **axes, **times})
+    for column in times:
+        check_times(table, column)
+    check_counts(table, list(axes))
     known = table.frame.select("hardware", "tensor_parallel").unique().sort("hardware", "tensor_parallel")
+    if (blank := table.frame["hardware"].is_null().arg_true()).len():
+        raise table.error(f"row {blank[0] + 1}: hardware is empty: expected a machine ({blank.len()} such rows)")
     frame = table.frame.filter((pl.col("hardware") == hardware) & (pl.col("tensor_parallel") == tensor_parallel))
     if frame.is_empty():
         held = ", ".join(f"{name} x {gpus}" for name, gpus in known.iter_rows())
         raise table.error(f"no runs on {hardware} with tensor_parallel {tensor_parallel}: the file has {held}")
     runs = Table(table.relative, table.sha256, frame)
-    for column in times:
-        check_times(runs, column)
     made = (pl.col("e2e_time") - pl.col("prompt_time")) / pl.col("token_time")
     merged = frame.group_by(POINT).agg(made=made.median())
     for column in ("prompt_time", "token_time"):  # e2e_time differs between repeats that stop at different tokens

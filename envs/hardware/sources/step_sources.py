@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from envs.hardware.errors import MeasurementError
+from envs.hardware.gpu import Gpu
 from envs.hardware.model_shape import ModelShape
 from envs.hardware.sources import distserve, profiled, splitwise
 from envs.hardware.sources.files import Origin
@@ -22,6 +23,7 @@ class Asked:
         data_dir: the data folder.
         tables: the recipe's word for the part of the source: a machine, a file, a folder.
         shape: the model.
+        gpu: data sheet of the GPU.
         engine_version: as the recipe states it.
         tensor_parallel: GPUs of a worker.
         precision: of the weights.
@@ -32,6 +34,7 @@ class Asked:
     data_dir: Path
     tables: str
     shape: ModelShape
+    gpu: Gpu
     engine_version: str
     tensor_parallel: int
     precision: str
@@ -96,7 +99,7 @@ def _distserve(asked: Asked) -> StepSource:
 def _llmservingsim(asked: Asked) -> StepSource:
     asked.expect((1,), "bf16", "the profiles are of bf16 and hold no all-reduce")
     points, profile, files = profiled.profiled_steps(
-        asked.data_dir, asked.tables, asked.engine_version, asked.shape, asked.most_kv_tokens
+        asked.data_dir, asked.tables, asked.engine_version, asked.shape, asked.gpu, asked.most_kv_tokens
     )
     more = {"mixed_attention": profiled.mixed_words(profile)}
     return StepSource(points, LLMSERVINGSIM, files, "estimated", profiled.METHOD, more)

@@ -13,7 +13,7 @@ GPU, MODEL = "toy", "maker/toy-8b"
 DENSE = ("layernorm", "qkv_proj", "rotary_emb", "o_proj", "gate_up_proj", "act_fn", "down_proj")
 ONCE, SAMPLED = ("embedding", "final_layernorm"), ("lm_head", "sampler")
 AXES = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode")
-OP_US, SAMPLED_US, CHUNKS, DECODES, CONTEXTS = 10.0, 20.0, (128, 512, 1024), (1, 2, 4, 16, 64), (64, 512, 2048)
+OP_US, SAMPLED_US, CHUNKS, DECODES, CONTEXTS = 50.0, 100.0, (128, 512, 1024), (1, 2, 4, 16, 64), (64, 512, 2048)
 
 
 def dense_us(tokens: int) -> float:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
+import shutil
 from dataclasses import replace
 
 import polars as pl
 import pytest
 
 from envs.hardware.errors import MeasurementError, OutsideError
+from envs.hardware.gpu import load_gpu
 from envs.hardware.load import load_profile
 from envs.hardware.model_shape import load_model
 from envs.hardware.recipe import build
@@ -21,7 +22,7 @@ FOLDER = f"{toy.GPU}/{toy.MODEL}"
 
 
 def steps(data_dir, version="0.19.0", most_kv_tokens=10**6):
-    return profiled_steps(data_dir, FOLDER, version, SHAPE, most_kv_tokens)
+    return profiled_steps(data_dir, FOLDER, version, SHAPE, load_gpu("rtx-pro-6000-server"), most_kv_tokens)
 
 
 def test_steps_by_hand(tmp_path):
@@ -87,7 +88,8 @@ def test_a_profile_of_something_else_is_refused(tmp_path, meta, words):
         ("attention", lambda f: pl.concat([f, f.with_columns(pl.col("time_us") * 2)]), "contradictory duplicates"),
         ("dense", lambda f: f.filter(pl.col("layer") != "o_proj"), "no rows of layer 'o_proj'"),
         ("dense", lambda f: f.with_columns(time_us=pl.lit(None)), "row 1: time_us = None"),
-        ("dense", lambda f: f.with_columns(tokens=pl.col("tokens") + 0.5), "tokens"),
+        ("dense", lambda f: f.with_columns(tokens=pl.lit(1.5)), r"row 1: tokens = '1.5': expected whole numbers"),
+        ("dense", lambda f: f.with_columns(time_us=pl.lit("fast")), r"row 1: time_us = 'fast': expected numbers"),
         ("per_sequence", lambda f: f.clear(), "no rows"),
     ],
 )
@@ -118,17 +120,16 @@ def test_recipes_that_the_source_cannot_make(tmp_path, root, changes, words):
         build(path, tmp_path)
 
 
-def test_units_swapped_are_refused(tmp_path, root, public_data):
-    """Milliseconds where microseconds are meant: a thousand times too fast."""
+@pytest.mark.parametrize("file", ["dense", "per_sequence", "attention"])
+@pytest.mark.parametrize("factor", [1000.0, 0.001])
+def test_units_are_checked_in_every_table(tmp_path, public_data, file, factor):
+    """A step hides an op that is a thousand times too fast."""
     name = "RTXPRO6000/meta-llama/Llama-3.1-8B"
     source = public_data / toy.ROOT / "profiler/perf" / name / "bf16"
     target = tmp_path / toy.ROOT / "profiler/perf" / name / "bf16"
-    toy.write(target / "meta.yaml.gz", gzip.decompress((source / "meta.yaml.gz").read_bytes()).decode())
-    for file in ("dense", "per_sequence", "attention"):
-        held = pl.read_csv(gzip.decompress((source / "tp1" / f"{file}.csv.gz").read_bytes()))
-        text = held.with_columns(pl.col("time_us") / 1000).write_csv()
-        toy.write(target / "tp1" / f"{file}.csv.gz", text)
-    with pytest.raises(MeasurementError, match="are the units swapped"):
+    shutil.copytree(source, target, copy_function=shutil.copyfile)
+    toy.change(target / "tp1" / f"{file}.csv.gz", lambda f: f.with_columns(pl.col("time_us") * factor))
+    with pytest.raises(MeasurementError, match=rf"{file}\.csv\.gz: time_us = .* us at .*are the units swapped"):
         build("llama-3.1-8b-bf16-rtx-pro-6000-tp1", tmp_path)
 
 
