@@ -25,7 +25,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from research.validating.doubt import Doubt, in_series, measured_doubt
+from research.validating.doubt import LATENCIES, Doubt, in_series, measured_doubt
 from research.validating.parts import STRATUM
 from research.validating.scores import ABOVE_PEAK, COVERAGE, SEED, column
 
@@ -33,6 +33,7 @@ LAYOUTS = ("colocated", "disaggregated")
 TTFT_S = (0.5, 1.0, 2.0, 5.0, 10.0)
 TPOT_S = (0.01, 0.015, 0.02, 0.03, 0.05, 0.1)
 DRAWS = 2000
+COVERAGE_DRAWS = 400
 AGREE = 0.95
 """Share of the draws (in which the objective is met at all) that a layout must win."""
 FEWEST_MET = 0.05
@@ -186,6 +187,31 @@ def _best(
     return best
 
 
+def coverage_percent(frame: pl.DataFrame) -> dict[str, dict[str, float]]:
+    """Per layout, in how many runs the measured TTFT and TPOT lie within the middle 95 % of draws from other strata.
+
+    Over all strata of the layout that are left out in turn, each weighing the same.
+    """
+    out: dict[str, dict[str, float]] = {}
+    for layout in LAYOUTS:
+        own = plausible(frame).filter((pl.col("layout") == layout) & pl.col("predicted_tpot_s").is_not_null())
+        inside = []
+        for _, group in own.sort(*STRATUM, "run").group_by(*STRATUM, maintain_order=True):
+            doubt = elsewhere(frame, group, layout)
+            if doubt is not None:
+                series = in_series(group)
+                drawn = doubt.draw([g.height for g in series], COVERAGE_DRAWS, np.random.default_rng(SEED))
+                true = pl.concat(series).select(
+                    (pl.col(column("predicted", name)) / pl.col(column("measured", name))).log().alias(name)
+                    for name in LATENCIES
+                )
+                low, high = np.quantile(drawn, (0.025, 0.975), axis=0)
+                inside.append(((low <= true.to_numpy()) & (true.to_numpy() <= high)).mean(axis=0))
+        if inside:
+            out[layout] = dict(zip(LATENCIES, (100.0 * np.mean(inside, axis=0)).tolist(), strict=True))
+    return out
+
+
 def verdict(frame: pl.DataFrame) -> dict[str, Any]:
     """Confusion table, abstentions, the majority answer, each stratum's outcome, and what answers cost.
 
@@ -228,6 +254,7 @@ def verdict(frame: pl.DataFrame) -> dict[str, Any]:
             "majority": _loss(asked, [usual] * len(asked)),
         },
         "confidently_wrong": [row["stratum"] for row in by_stratum if row["confidently_wrong"]],
+        "coverage_percent": coverage_percent(frame) if asked else {},
     }
 
 

@@ -152,16 +152,21 @@ def layout_words(verdict: Mapping[str, Any]) -> list[str]:
     found: Mapping[str, Any] = next(
         (row["elsewhere"] for row in verdict["strata"] if any(row["elsewhere"].values())), {}
     )
-    return lines + [_doubt_words(layout, doubt) for layout, doubt in found.items() if doubt is not None]
+    held = verdict["coverage_percent"]
+    return lines + [_doubt_words(name, doubt, held.get(name)) for name, doubt in found.items() if doubt is not None]
 
 
-def _doubt_words(layout: str, doubt: Mapping[str, float]) -> str:
+def _doubt_words(layout: str, doubt: Mapping[str, float], held: Mapping[str, float] | None) -> str:
     """How far predictions of a layout are off in other strata; factors are one standard deviation."""
     parts = [
         f"{METRICS[name]} {doubt[f'{name}_bias_percent']:+.0f} %, a factor of "
         f"{math.exp(doubt[f'{name}_between_sd']):.2f} between strata, {math.exp(doubt[f'{name}_within_sd']):.2f} within"
         for name in ("ttft", "tpot")
     ]
+    if held is not None:
+        parts.append(
+            f"its 95 % intervals hold {held['ttft']:.0f} and {held['tpot']:.0f} % of the runs of strata that are left out"
+        )
     return f"doubt, {layout}, from {doubt['strata']:.0f} other strata: " + "; ".join(parts)
 
 

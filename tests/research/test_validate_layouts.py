@@ -197,3 +197,15 @@ def test_series_take_whole_series_of_residuals_in_the_order_of_users():
     drawn = doubt.draw([3, 1, 2], 4, np.random.default_rng(0))
     assert drawn.shape == (4, 6, 2)
     assert drawn[0, :, 0].tolist() == [0.0, 2.0, 4.0, 2.0, 0.0, 4.0]
+
+
+def test_intervals_are_checked_on_strata_that_are_left_out():
+    frame = frame_of(both(), noisy(0.3))
+    assert layouts.coverage_percent(frame)["colocated"]["tpot"] >= 80.0
+
+    def one_far_off(row):  # one stratum of nine: what the other eight show does not hold it
+        odd = (row["prompt_tokens"], row["layout"]) == (PROMPTS[0], "colocated")
+        return 5.0 if odd else noisy(0.05)(row)
+
+    found = layouts.coverage_percent(frame_of(both(), one_far_off))
+    assert found["colocated"]["tpot"] == pytest.approx(100 * 8 / 9)
