@@ -114,11 +114,29 @@ def _gpt_oss(path: Path, config: Config) -> dict[str, Any]:
     }
 
 
+def _minimax(path: Path, config: Config) -> dict[str, Any]:
+    intermediate, shared = (
+        _whole(path, config, "intermediate_size"),
+        _whole(path, config, "shared_intermediate_size", 0),
+    )
+    if shared % intermediate:
+        raise ProfileError(f"{path}: shared_intermediate_size = {shared}: expected a multiple of {intermediate}")
+    experts = {
+        "count": _whole(path, config, "num_local_experts"),
+        "per_token": _whole(path, config, "num_experts_per_tok"),
+        "intermediate": intermediate,
+    }
+    if shared:
+        experts["shared"] = shared // intermediate
+    return {"experts": experts, "qk_norm": bool(config.get("use_qk_norm", False))}
+
+
 EXPERT_READERS: dict[str, Callable[[Path, Config], dict[str, Any]]] = {
     "DeepseekV3ForCausalLM": _deepseek,
     "KimiK25ForConditionalGeneration": _deepseek,
     "Qwen3MoeForCausalLM": _qwen,
     "Qwen3NextForCausalLM": _qwen_next,
     "GptOssForCausalLM": _gpt_oss,
+    "MiniMaxM2ForCausalLM": _minimax,
 }
 """Architecture -> what its config says beyond the keys of a dense decoder, in the words of a model's YAML file."""

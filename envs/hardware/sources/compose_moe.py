@@ -31,13 +31,26 @@ from envs.hardware.errors import MeasurementError, OutsideError
 from envs.hardware.gpu import MACHINE_GPUS
 from envs.hardware.layout import Layout, gpu_weight_bytes
 from envs.hardware.sources.compose import ACTIVATION_BYTES, Composer
-from envs.hardware.sources.floors import served_product_s
+from envs.hardware.sources.floors import LAYER_OPS, launch_floor_s, served_product_s
 from envs.hardware.sources.moe_tables import ExpertTables
 from envs.hardware.steps import StepPoint
 
 ONE_GPU = Layout()
+SIXTEEN_BITS = ("bf16", "fp16", "int4")
+"""Precisions of parts whose products take 16-bit inputs."""
 DISTRIBUTION = {True: "power_law_1.01", False: "power_law_1.2"}
 """Latent attention (DeepSeek and Kimi) or not -> distribution of tokens over experts."""
+ATTENTION_OPS = {"full": 5, "window": 5, "mla": 10}
+"""Kernels that one layer's attention launches. Full: norm, product, rotation, attention, product. Latent: norm, product
+down, two norms, product up of queries, rotation, product up to keys and values, joining of keys, attention, product."""
+QK_NORM_OPS, MLP_OPS, EXPERT_OPS, SHARED_OPS = 2, 4, 8, 4
+"""Norms of queries and keys. Dense layer: norm, product, activation, product. Experts: norm, router, choice, sorting,
+product, activation, product, combination. Shared experts: product, activation, product, sum."""
+QUANTISATIONS = {"full": 2, "window": 2, "mla": 4, "mlp": 2, "experts": 1}
+"""Kernels that quantise the inputs of a part's products, where they are quantised."""
+EAGER_OPS = 11
+"""Launches of the layer that the published time of a step launched op by op is of (floors: Qwen3-4B, which normalises
+queries and keys)."""
 CAPTURED = 512
 """Largest step from a captured graph: vLLM's default, and what published DeepSeek launch scripts set for the others."""
 FASTEST, SLOWEST = 0.5, 60.0
@@ -60,6 +73,32 @@ class ExpertComposer(Composer):
     def captured_tokens(self) -> int:
         """Tokens of the largest step that is launched from a captured graph."""
         return CAPTURED
+
+    @property
+    def launch_floor_s(self) -> float:
+        """With ``as_served``, least time of a step that is launched op by op: as for dense models, by launched ops."""
+        if not self.as_served:
+            return 0.0
+        floor_s = [launch_floor_s(self.ops, self.engine_version, 1, gpus) for gpus in (1, self.tensor_parallel)]
+        op_s = floor_s[0] / (LAYER_OPS if self.ops.engine == "vllm" else EAGER_OPS)
+        return self.launched_ops * op_s + self.shape.layers * (floor_s[1] - floor_s[0])
+
+    @property
+    def launched_ops(self) -> int:
+        """Kernels that all layers launch, collectives aside."""
+        shape = self.shape
+        dense, norms = shape.layers - shape.expert_layers, QK_NORM_OPS if shape.qk_norm else 0
+        ops = dense * (MLP_OPS + self._quantisations("mlp", "mlp"))
+        for group in shape.attention:
+            own = ATTENTION_OPS[group.kind] + norms + self._quantisations("attention", group.kind)
+            ops += group.layers * own
+        if shape.experts:
+            shared = SHARED_OPS + self._quantisations("mlp", "mlp") if shape.experts.shared else 0
+            ops += shape.expert_layers * (EXPERT_OPS + self._quantisations("experts", "experts") + shared)
+        return ops
+
+    def _quantisations(self, part: str, name: str) -> int:
+        return 0 if self._precision(part) in SIXTEEN_BITS else QUANTISATIONS[name]
 
     @property
     def domain_gpus(self) -> int:

@@ -152,3 +152,20 @@ def test_one_call_makes_either_kind_of_profile(public_data):
     assert rank is expert_profile_for("deepseek-v3", *place[:3], Layout(1, 8, 8), *place[4:])
     with pytest.raises(ProfileError, match=r"attention_dp = 8.*dense"):
         profile_for("qwen3-32b", *place, attention_dp=8)
+
+
+def test_a_step_launched_op_by_op_takes_as_long_as_its_ops(compose):
+    """16.6 ms / 36 layers / 11 ops is one launch; a shared expert adds four, and quantised products one each."""
+    composer = compose(engine="trtllm")
+    dense, expert = 5 + 4, 5 + 8 + 4
+    assert composer.launched_ops == SHAPE.experts.dense_layers * dense + SHAPE.expert_layers * expert
+    assert composer.launch_floor_s == pytest.approx(composer.launched_ops * 16.6e-3 / 36 / 11)
+    quantised = replace(composer, precision="fp8_block")
+    assert quantised.launched_ops - composer.launched_ops == SHAPE.layers * (2 + 2) + SHAPE.expert_layers
+    assert replace(composer, precision="int4").launched_ops == composer.launched_ops
+    assert replace(composer, as_served=False).launch_floor_s == 0.0
+
+
+def test_latent_attention_launches_more(compose):
+    latent = ExpertComposer(compose(engine="trtllm").ops, load_model("deepseek-v3"), GPU, 1, "bf16", "bf16", True, None)
+    assert latent.launched_ops == 3 * (10 + 4) + 58 * (10 + 8 + 4)

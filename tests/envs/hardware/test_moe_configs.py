@@ -91,12 +91,28 @@ GPT_OSS = {
     "tie_word_embeddings": False,
     "vocab_size": 201088,
 }
+MINIMAX = {
+    "architectures": ["MiniMaxM2ForCausalLM"],
+    "head_dim": 128,
+    "hidden_size": 3072,
+    "intermediate_size": 1536,
+    "num_attention_heads": 48,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 62,
+    "num_key_value_heads": 8,
+    "num_local_experts": 256,
+    "shared_intermediate_size": 0,
+    "tie_word_embeddings": False,
+    "use_qk_norm": True,
+    "vocab_size": 200064,
+}
 CONFIGS = {
     "deepseek-v3": DEEPSEEK,
     "kimi-k2.5": KIMI,
     "qwen3-30b-a3b": QWEN,
     "qwen3-next-80b-a3b": QWEN_NEXT,
     "gpt-oss-120b": GPT_OSS,
+    "minimax-m2.5": MINIMAX,
 }
 
 
@@ -120,6 +136,7 @@ def test_a_published_config_is_the_shipped_shape(tmp_path, name):
         (DEEPSEEK | {"n_routed_experts": "many"}, "n_routed_experts = 'many'"),
         (QWEN | {"mlp_only_layers": [0]}, "expected experts in every layer"),
         (QWEN_NEXT | {"shared_expert_intermediate_size": 700}, "expected a multiple of 512"),
+        (MINIMAX | {"shared_intermediate_size": 100}, "expected a multiple of 1536"),
         (GPT_OSS | {"layer_types": ["chunked_attention"]}, "layer_types"),
         (GPT_OSS | {"architectures": ["GptOsForCausalLM"]}, "did you mean 'GptOssForCausalLM'"),
     ],
