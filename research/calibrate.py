@@ -6,7 +6,8 @@ what a handover of its KV cache costs over each link; ``action=handover`` takes 
 which length on moving a cache is faster than computing it. ``action=factors`` prints what was measured of mixed
 attention and of shares of SMs, for which the law has no term. ``action=measure`` times real kernels on this machine and
 writes the tables that profiles are fitted to. ``action=from_runs`` corrects a profile by five or more benchmark runs of
-your own cluster; ``action=score_from_runs`` says how well that works on public runs.
+your own cluster, ``action=from_log`` by the request log of a live server or gateway; ``action=score_from_runs`` says
+how well the former works on public runs.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from envs.hardware.profile import HandoverLaw, Profile
 
-ACTIONS = ("show", "fit", "handover", "factors", "measure", "from_runs", "score_from_runs")
+ACTIONS = ("show", "fit", "handover", "factors", "measure", "from_runs", "from_log", "score_from_runs")
 EXAMPLE_TOKENS = 4096
 EXAMPLE_BYTES_PER_S = (100e9, 10e9)
 
@@ -51,6 +52,10 @@ def run(config: DictConfig) -> int:
         from research.calibrating.from_runs import run as from_runs
 
         return from_runs(config)
+    if action == "from_log":
+        from research.calibrating.from_log import run as from_log
+
+        return from_log(config)
     if action == "score_from_runs":
         from research.calibrating.score_from_runs import run as score
 
@@ -203,6 +208,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "action=handover model=llama-3.1-70b prompt_tokens=4096",
             "action=measure device=cuda model=llama-3.1-8b plan=true",
             "action=from_runs path=runs.csv profile=llama-3.1-70b-fp8-h100-tp4 out=DIR",
+            "action=from_log trace=my_log.parquet cluster=2p2d hardware.profile=NAME out=DIR",
         ),
         argv=argv,
     )

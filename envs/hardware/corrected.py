@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -13,8 +13,13 @@ from envs.hardware.profile import Profile
 from envs.hardware.uncertainty import COEFFICIENTS, covariance_record
 from envs.hardware.write import tables_record
 
-SUFFIX = "from-runs"
+SUFFIXES = ("from-runs", "from-log")
+"""What the name of a corrected profile or link ends in."""
+LICENCE = "yours"
 METHOD = "maximum a posteriori of six constants (envs/hardware/from_runs.py), through the simulator in client mode"
+LOG_METHOD = "maximum a posteriori of six constants on cells of requests (envs/hardware/from_log.py), log replayed"
+LOG_COMMON_SOURCE = "left-out error of the cells' TPOT, 2 % at least: what is left of the law's error between its cells"
+SEARCH_METHOD = "coefficients of a plane by search (Nelder-Mead), least mean |log ratio| of TTFT, TPOT and E2E"
 COMMON_SOURCE = "left-out error of the runs' TPOT, 2 % at least: what is left of the law's error between its runs"
 
 
@@ -25,6 +30,26 @@ class RunsSource:
     file: str
     sha256: str
     rows: Sequence[Mapping[str, Any]]
+    key: ClassVar[str] = "from_runs"
+    common: ClassVar[str] = COMMON_SOURCE
+
+    @property
+    def method(self) -> str:
+        """How the law was corrected."""
+        return METHOD
+
+    @property
+    def name(self) -> str:
+        """What the profile was corrected by."""
+        return f"{len(self.rows)} serving runs of the user's own cluster"
+
+    def range(self, profile: Profile) -> Mapping[str, Any] | None:
+        """Range of the corrected law: that of the profile, whose shape it keeps."""
+        return profile.fit.get("range")
+
+    def details(self) -> dict[str, Any]:
+        """What else the record holds of this source."""
+        return {}
 
     @property
     def versions(self) -> list[str]:
@@ -38,11 +63,64 @@ class RunsSource:
         return self.versions[0] if everywhere and len(self.versions) == 1 else None
 
 
+@dataclass(frozen=True, slots=True)
+class LogSource(RunsSource):
+    """A request log: ``rows`` are its cells.
+
+    Attributes:
+        trace_sha256: of the requests as they were read (``Trace.sha256``).
+        requests: in the log, in the fitted part and in the part that was judged.
+        law: ``correction`` of the profile, or ``coefficients``: a plane that was found by search.
+        log_range: what the fitted part held, as a profile's ``fit.range``.
+        held_out: errors on the part that was judged.
+    """
+
+    trace_sha256: str = ""
+    requests: Mapping[str, int] = field(default_factory=dict)
+    law: str = "correction"
+    log_range: Mapping[str, Any] = field(default_factory=dict)
+    held_out: Mapping[str, Any] = field(default_factory=dict)
+    key: ClassVar[str] = "from_log"
+    common: ClassVar[str] = LOG_COMMON_SOURCE
+
+    @property
+    def method(self) -> str:
+        """How the law was corrected or found."""
+        return LOG_METHOD if self.law == "correction" else f"{SEARCH_METHOD}; then {LOG_METHOD}"
+
+    @property
+    def name(self) -> str:
+        """What the profile was corrected by."""
+        return f"the first {self.requests['fitted']} of {self.requests['log']} requests of the user's own log"
+
+    def range(self, profile: Profile) -> Mapping[str, Any] | None:
+        """A found law knows the log only; a correction keeps the profile's shape, and with it the range."""
+        return self.log_range if self.law == "coefficients" else profile.fit.get("range")
+
+    def details(self) -> dict[str, Any]:
+        """Counts, kind of law, range of the log, errors on what was not fitted."""
+        return {
+            "trace_sha256": self.trace_sha256,
+            "requests": dict(self.requests),
+            "law": self.law,
+            "range": dict(self.log_range),
+            "held_out": dict(self.held_out),
+        }
+
+
+def corrected_name(profile: Profile, suffix: str) -> str:
+    """Name of a corrected profile: one suffix, whatever was corrected before."""
+    base = profile.name
+    for old in SUFFIXES:
+        base = base.removesuffix(f"-{old}")
+    return f"{base}-{suffix}"
+
+
 def corrected_record(profile: Profile, fit: CorrectionFit, source: RunsSource) -> dict[str, Any]:
-    """The YAML record of the corrected profile, named ``<profile>-from-runs``."""
+    """The YAML record of the corrected profile, named ``<profile>-from-runs`` or ``-from-log``."""
     corrected = fit.correction.apply(profile)
     record: dict[str, Any] = {
-        "name": f"{profile.name.removesuffix(f'-{SUFFIX}')}-{SUFFIX}",
+        "name": corrected_name(profile, source.key.replace("_", "-")),
         "model": profile.model,
         "gpu": profile.gpu,
         "tensor_parallel": profile.tensor_parallel,
@@ -60,8 +138,9 @@ def corrected_record(profile: Profile, fit: CorrectionFit, source: RunsSource) -
     }
     record["source"] = {
         "kind": "measured",
-        "name": f"{len(source.rows)} serving runs of the user's own cluster",
-        "method": METHOD,
+        "name": source.name,
+        "licence": LICENCE,
+        "method": source.method,
         "files": [{"path": source.file, "sha256": source.sha256}],
         "corrects": profile.name,
         "base": dict(profile.source),
@@ -103,18 +182,18 @@ def errors(fit: CorrectionFit) -> dict[str, dict[str, float]]:
 
 
 def _fit(profile: Profile, corrected: Profile, fit: CorrectionFit, source: RunsSource) -> dict[str, Any]:
-    own = {key: profile.fit[key] for key in ("range",) if key in profile.fit}
+    own: dict[str, Any] = {} if (given := source.range(profile)) is None else {"range": dict(given)}
     own |= {
-        "method": METHOD,
+        "method": source.method,
         "covariance": covariance_record(corrected.step, law_covariance(profile, fit)),
         "common_relative_sd": round(fit.common_relative_sd(), 4),
-        "common_source": COMMON_SOURCE,
+        "common_source": source.common,
     }
     if profile.tables is not None:
         own["tables_relative_sd"] = parts_sd(profile, fit)
     columns = np.column_stack([fit.measured, fit.before, fit.after, fit.left_out])
     names = [f"{what}_{name}_s" for name in ("measured", "before", "after", "left_out") for what in ("ttft", "tpot")]
-    own["from_runs"] = {
+    own[source.key] = source.details() | {
         "taken_for": fit.candidate,
         "versions": source.versions,
         "corrects_version": profile.engine_version or "not stated",
@@ -122,7 +201,7 @@ def _fit(profile: Profile, corrected: Profile, fit: CorrectionFit, source: RunsS
         "request_s": float(f"{fit.correction.request_s:.4g}"),
         "request_measured": fit.request_measured(),
         "errors_percent": errors(fit),
-        "runs": [
+        ("runs" if source.key == "from_runs" else "cells"): [
             {**row, **{name: float(f"{value:.5g}") for name, value in zip(names, values, strict=True)}}
             for row, values in zip(source.rows, columns, strict=True)
         ],

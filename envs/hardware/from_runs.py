@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,6 +143,7 @@ class CorrectionFit:
         before: (n, 2) predicted by the profile as it was, the same candidate taken.
         after: (n, 2) predicted by the corrected one.
         left_out: (n, 2) predicted for each run by a correction made without it (one Gauss-Newton step from the fit).
+        sigma: (2,) relative noise of TTFT and TPOT that was assumed.
     """
 
     correction: Correction
@@ -154,6 +155,7 @@ class CorrectionFit:
     before: Array
     after: Array
     left_out: Array
+    sigma: Array = field(default_factory=SIGMA.copy)
 
     def errors_percent(self, predicted: Array) -> Array:
         """(n, 2) error of predictions against the measurements."""
@@ -165,7 +167,7 @@ class CorrectionFit:
         Where a delay lets other prompts share a step, TTFT jumps by much more than the delay. Such a jump says nothing
         of how long the delay is, but a finite difference across it looks as if it did.
         """
-        noise_ms = SIGMA[0] * self.after[:, 0] * 1e3
+        noise_ms = self.sigma[0] * self.after[:, 0] * 1e3
         alone = 1.0 / math.sqrt(TERMS[-1].prior_sd ** -2 + float(np.sum(noise_ms**-2)))
         return max(math.sqrt(self.covariance[-1, -1]), alone)
 
@@ -186,6 +188,7 @@ class _Fit:
     profile: Profile
     predict: Predict
     logs: Array  # (n, 2) measured
+    sigma: Array  # (2,)
 
     def __call__(self, theta: Array) -> Array:
         """(n, 2) logs of the prediction."""
@@ -193,7 +196,7 @@ class _Fit:
         return np.log(self.predict(correction.apply(self.profile), correction.request_s))
 
     def cost(self, at: Array, theta: Array) -> float:
-        size = np.abs((at - self.logs) / SIGMA)
+        size = np.abs((at - self.logs) / self.sigma)
         loss = np.where(size <= HUBER, size**2, HUBER * (2.0 * size - HUBER))
         return float(loss.sum() + np.sum((theta / PRIOR_SD) ** 2))
 
@@ -208,9 +211,9 @@ class _Fit:
 
     def normal(self, at: Array, theta: Array, slopes: Array, rows: Array) -> tuple[Array, Array]:
         """Normal matrix (6, 6) and gradient (6,) of the cost, over the given runs."""
-        z = ((at - self.logs) / SIGMA)[rows]
+        z = ((at - self.logs) / self.sigma)[rows]
         weight = np.minimum(1.0, HUBER / np.maximum(np.abs(z), 1e-12))
-        scaled = slopes[rows] / SIGMA[None, :, None]
+        scaled = slopes[rows] / self.sigma[None, :, None]
         matrix = np.einsum("nci,ncj,nc->ij", scaled, scaled, weight) + np.diag(PRIOR_SD**-2)
         return matrix, np.einsum("nci,nc,nc->i", scaled, z, weight) + theta / PRIOR_SD**2
 
@@ -223,7 +226,9 @@ SCREENED = 4
 SHIFT_SD = 0.25
 
 
-def fit_correction(profile: Profile, measured: Array, candidates: Mapping[str, Predict]) -> CorrectionFit:
+def fit_correction(
+    profile: Profile, measured: Array, candidates: Mapping[str, Predict], sigma: Array = SIGMA
+) -> CorrectionFit:
     """Fit the constants of a correction.
 
     Args:
@@ -231,6 +236,7 @@ def fit_correction(profile: Profile, measured: Array, candidates: Mapping[str, P
         measured: (n, 2) mean TTFT and TPOT in seconds, n of at least FEWEST_RUNS.
         candidates: what is not known of how the runs were made, each with the simulator that it means; the one of the
             highest posterior is taken, all alike beforehand.
+        sigma: (2,) relative noise of TTFT and TPOT.
 
     Raises:
         MeasurementError: too few runs.
@@ -239,9 +245,9 @@ def fit_correction(profile: Profile, measured: Array, candidates: Mapping[str, P
         raise MeasurementError(f"{len(measured)} runs: expected at least {FEWEST_RUNS} to correct a profile by")
     logs = np.log(measured)
     zero = np.zeros(len(TERMS))
-    fits = {name: _Fit(profile, predict, logs) for name, predict in candidates.items()}
+    fits = {name: _Fit(profile, predict, logs, sigma) for name, predict in candidates.items()}
     start = {name: fit(zero) for name, fit in fits.items()}
-    order = sorted(fits, key=lambda name: _shape_cost(start[name] - logs))[:SCREENED]
+    order = sorted(fits, key=lambda name: _shape_cost(start[name] - logs, sigma))[:SCREENED]
     found = {name: _descend(fits[name], start[name]) for name in order}
     costs = {name: fits[name].cost(found[name][1], found[name][0]) for name in order}
     best = min(order, key=lambda name: costs[name])
@@ -249,7 +255,7 @@ def fit_correction(profile: Profile, measured: Array, candidates: Mapping[str, P
     slopes = fit.slopes(at, theta)
     everyone = np.ones(len(measured), dtype=bool)
     matrix, _ = fit.normal(at, theta, slopes, everyone)
-    inflation = max(1.0, float(np.mean(((at - logs) / SIGMA) ** 2)))
+    inflation = max(1.0, float(np.mean(((at - logs) / sigma) ** 2)))
     covariance = np.asarray(np.linalg.inv(matrix) * inflation, dtype=np.float64)
     left_out = np.empty_like(at)
     for i in range(len(measured)):
@@ -260,15 +266,15 @@ def fit_correction(profile: Profile, measured: Array, candidates: Mapping[str, P
         left_out[i] = at[i] + slopes[i] @ (without - theta)
     return CorrectionFit(
         Correction.of(theta), theta, covariance, best, costs, measured,
-        np.exp(start[best]), np.exp(at), np.exp(left_out),
+        np.exp(start[best]), np.exp(at), np.exp(left_out), sigma,
     )  # fmt: skip
 
 
-def _shape_cost(residuals: Array) -> float:
+def _shape_cost(residuals: Array, sigma: Array) -> float:
     """Cost of (n, 2) log residuals when each column may be moved as a whole, within SHIFT_SD: of the shape alone."""
-    weight = len(residuals) / SIGMA**2
+    weight = len(residuals) / sigma**2
     shift = residuals.mean(axis=0) * weight / (weight + SHIFT_SD**-2)
-    size = np.abs((residuals - shift) / SIGMA)
+    size = np.abs((residuals - shift) / sigma)
     loss = np.where(size <= HUBER, size**2, HUBER * (2.0 * size - HUBER))
     return float(loss.sum() + np.sum((shift / SHIFT_SD) ** 2))
 

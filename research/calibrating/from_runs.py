@@ -65,7 +65,11 @@ def run(config: DictConfig) -> int:
     file.write_text(to_yaml(record, command), encoding="utf-8")
     load_profile(file)  # what is written can be read
     kept = None if link is None or fit.request_measured() else str(plain["link"])
-    linked = None if link is None or kept is not None else write_link(link, fit, table, out, command)
+    linked = (
+        None
+        if link is None or kept is not None
+        else write_link(link, fit, f"{len(table.runs)} runs of {table.path.name}", "from-runs", out, command)
+    )
     summary = {
         "profile": record["name"],
         "file": str(file),
@@ -114,7 +118,7 @@ def fitted(table: RunsTable, profile: Profile, budget_tokens: int | None) -> Cor
 
 
 @contextmanager
-def progress() -> Iterator[Callable[[], None]]:
+def progress(title: str = "simulating the runs", unit: str = "simulations") -> Iterator[Callable[[], None]]:
     """Counts simulations on a terminal."""
     from rich.console import Console
 
@@ -123,12 +127,12 @@ def progress() -> Iterator[Callable[[], None]]:
         yield lambda: None
         return
     count = 0
-    with console.status("simulating the runs") as status:
+    with console.status(title) as status:
 
         def tick() -> None:
             nonlocal count
             count += 1
-            status.update(f"simulating the runs: {count:,} simulations")
+            status.update(f"{title}: {count:,} {unit}")
 
         yield tick
 
@@ -161,13 +165,7 @@ def ending(
     from envs.hardware.corrected import constants
 
     request = constants(fit)[-1]
-    lines = ["", "constants (value +- standard deviation; the prior's width):"]
-    for row in constants(fit):
-        if row["unit"] == "factor":
-            value = f"x {row['value']:.3f} +- {100 * row['sd']:.0f} %  ({100 * row['prior_sd']:.0f} %)"
-        else:
-            value = f"{row['value']:+.3g} {row['unit']} +- {row['sd']:.2g}  ({row['prior_sd']:g})"
-        lines.append(f"  {row['meaning']:<56} {value}")
+    lines = ["", *constants_words(fit)]
     lines += ["", f"runs taken for: {fit.candidate}"]
     if other := [version for version in table.versions if version != profile.engine_version]:
         lines.append(f"versions: runs of {', '.join(other)}, profile of {profile.engine_version or 'none stated'}")
@@ -184,17 +182,34 @@ def ending(
     return lines
 
 
-def write_link(link: HandoverLaw, fit: CorrectionFit, table: RunsTable, out: Path, command: str) -> Path:
-    """The link with the measured time before an engine as its ``dispatch_s``."""
-    from envs.hardware.corrected import SUFFIX
+def constants_words(fit: CorrectionFit) -> list[str]:
+    """Constants with their uncertainty."""
+    from envs.hardware.corrected import constants
+
+    lines = ["constants (value +- standard deviation; the prior's width):"]
+    for row in constants(fit):
+        if row["unit"] == "factor":
+            value = f"x {row['value']:.3f} +- {100 * row['sd']:.0f} %  ({100 * row['prior_sd']:.0f} %)"
+        else:
+            value = f"{row['value']:+.3g} {row['unit']} +- {row['sd']:.2g}  ({row['prior_sd']:g})"
+        lines.append(f"  {row['meaning']:<56} {value}")
+    return lines
+
+
+def write_link(link: HandoverLaw, fit: CorrectionFit, measured_by: str, suffix: str, out: Path, command: str) -> Path:
+    """The link with the measured time before an engine as its ``dispatch_s``, named ``<link>-<suffix>``."""
+    from envs.hardware.corrected import SUFFIXES
     from envs.hardware.write import to_yaml
 
     request_s = float(f"{fit.correction.request_s:.4g}")
     source: dict[str, Any] = json.loads(json.dumps(dict(link.source)))
-    measured = f"measured: {len(table.runs)} runs of {table.path.name}, +- {fit.request_sd_ms():.2g} ms"
+    measured = f"measured: {measured_by}, +- {fit.request_sd_ms():.2g} ms"
     terms = {**source.get("terms", {}), "dispatch_s": measured}
+    name = link.name
+    for old in SUFFIXES:
+        name = name.removesuffix(f"-{old}")
     record: Mapping[str, Any] = {
-        "name": f"{link.name}-{SUFFIX}",
+        "name": f"{name}-{suffix}",
         "dispatch_s": request_s,
         "connect_s": link.connect_s,
         "base_s": link.base_s,

@@ -92,12 +92,17 @@ def origin_words(profile: Profile) -> list[str]:
     if "corrects" in source:
         told = ", ".join(str(base[key]) for key in ("name", "commit", "licence") if key in base)
         lines.append(f"  corrects: {source['corrects']}" + (f" ({told})" if told else ""))
-    for key, what in (("from_runs", "runs"), ("from_log", "requests")):
-        for name, errors in profile.fit.get(key, {}).get("errors_percent", {}).items():
+    for key, what in (("from_runs", "runs"), ("from_log", "cells of requests")):
+        own = profile.fit.get(key, {})
+        for name, errors in own.get("errors_percent", {}).items():
             lines.append(
                 f"  {key}, {name.replace('_', ' ')}: TPOT {errors['tpot_mape']:g} % mean, TTFT "
                 f"{errors['ttft_median']:g} % median over its {what}"
             )
+        held = [row for row in own.get("held_out", {}).get("quantiles", []) if row["quantile"] < 99]
+        if held:
+            told = ", ".join(f"{r['metric'].upper()} p{r['quantile']} {r['after_error_percent']:+.1f} %" for r in held)
+            lines.append(f"  {key}, on the {held[0]['requests']} requests that were not fitted: {told}")
     return lines
 
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from envs.cluster.slo import LOOSE
 from envs.cluster.spec import ClusterSpec, WorkerSpec
@@ -31,7 +30,6 @@ WITHIN_PERCENT = 10.0
 TIMES = ("ttft", "tpot", "e2e")
 RESAMPLES = 2000
 SEED = 20260601
-TERMS = ("c0_s", "c_tok_s", "c_attn_s", "c_seq_s", "c_kv_s")
 ACTIVATION_BYTES = 2e9
 """What a GPU holds besides weights and KV where the log does not say how many KV tokens fit: an assumption."""
 
@@ -105,7 +103,17 @@ def simulated(run: LoggedRun, law: StepLaw) -> pl.DataFrame:
     worker = replace(run.worker, profile=run.worker.profile.with_step(law))
     handover = replace(load_handover("nvlink", gpus=1), dispatch_s=0.0)
     result = simulate(run.trace, ClusterSpec("colocated1", (worker,), handover), load_policy("round_robin"), LOOSE)
-    log, now = run.trace.frame, result.requests
+    return paired(run.trace, result.requests).sort("arrival_s")
+
+
+def paired(trace: Trace, now: pl.DataFrame) -> pl.DataFrame:
+    """Measured and simulated times of each request of a log, in its order.
+
+    Args:
+        trace: the log; ``ttft_s`` and ``tpot_s`` were measured.
+        now: ``SimResult.requests`` of its replay.
+    """
+    log = trace.frame
     gaps = (log["output_tokens"] - 1).clip(lower_bound=0)
     return pl.DataFrame(
         {
@@ -115,29 +123,28 @@ def simulated(run: LoggedRun, law: StepLaw) -> pl.DataFrame:
             "measured_e2e_s": log["ttft_s"] + log["tpot_s"].fill_null(0.0) * gaps,
             **{f"simulated_{name}_s": now[f"{name}_s"] for name in TIMES},
         }
-    ).sort("arrival_s")
+    )
 
 
 def calibrate(run: LoggedRun, first: int = CALIBRATION) -> StepLaw:
     """The law whose simulation is nearest to the first requests: least mean |log ratio| of TTFT, TPOT and E2E."""
-    from scipy.optimize import minimize
+    from envs.hardware.from_log import nearest_law
 
-    start = np.log([getattr(run.worker.profile.step, term) for term in TERMS])
+    return nearest_law(run.worker.profile.step, lambda law: distance(simulated(run, law)[:first]))
 
-    def law(x: NDArray[np.float64]) -> StepLaw:
-        return StepLaw(0.0, *np.exp(x).tolist())
 
-    def distance(x: NDArray[np.float64]) -> float:
-        frame = simulated(run, law(x))[:first]
-        total = 0.0
-        for name in TIMES:
-            both = frame.select(now=f"simulated_{name}_s", log=f"measured_{name}_s").drop_nulls()
+def distance(frame: pl.DataFrame) -> float:
+    """Mean |log ratio| of simulated to measured TTFT, TPOT and E2E, summed; a row without a time counts for the others.
+
+    Args:
+        frame: ``measured_<time>_s`` and ``simulated_<time>_s`` of each request.
+    """
+    total = 0.0
+    for name in TIMES:
+        both = frame.select(now=f"simulated_{name}_s", log=f"measured_{name}_s").drop_nulls()
+        if both.height:
             total += float(np.abs(np.log(both["now"].to_numpy() / both["log"].to_numpy())).mean())
-        return total
-
-    simplex = np.vstack([start, *(start + step for step in np.eye(len(start)) * np.log(1.5))])
-    options = {"initial_simplex": simplex, "maxfev": 500, "xatol": 1e-3, "fatol": 1e-4}
-    return law(minimize(distance, start, method="Nelder-Mead", options=options).x)
+    return total
 
 
 def judge(frame: pl.DataFrame, first: int = CALIBRATION) -> list[dict[str, Any]]:
