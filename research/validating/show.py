@@ -164,9 +164,7 @@ def _doubt_words(layout: str, doubt: Mapping[str, float], held: Mapping[str, flo
         for name in ("ttft", "tpot")
     ]
     if held is not None:
-        parts.append(
-            f"its 95 % intervals hold {held['ttft']:.0f} and {held['tpot']:.0f} % of the runs of strata that are left out"
-        )
+        parts.append(f"its 95 % intervals hold {held['ttft']:.0f} and {held['tpot']:.0f} % of runs in strata left out")
     return f"doubt, {layout}, from {doubt['strata']:.0f} other strata: " + "; ".join(parts)
 
 
