@@ -10,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from envs.hardware.errors import MeasurementError
-from envs.hardware.sources.files import Origin, Table, check_times, merge_repeats, read_table
+from envs.hardware.sources.files import Origin, Table, check_counts, check_times, merge_repeats, read_table
 
 VIDUR = Origin(
     name="vidur NCCL send_recv profiles",
@@ -31,8 +31,9 @@ QWEN3_8B_KV_BYTES = 2 * 36 * 8 * 128 * 2  # K and V x layers x KV heads x head d
 
 FASTEST_BYTES_PER_S = 2e12
 """No link between two workers is faster: a transfer beyond it has the wrong unit."""
-SLOWEST_S, SLOWEST_BYTES_PER_S = 0.1, 1e7
-"""No measured link is slower than this base and bandwidth together."""
+SLOWEST_S, SLOWEST_BYTES_PER_S = 0.01, 4e8
+"""No measured link is slower than this base and bandwidth together: an unintended fallback to TCP was seen at 0.5 GB/s
+(vllm-project/vllm#52607). A unit is a thousand, and NCCL between two GPUs of a node takes 0.2 ms for 64 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def fit_transfers(size: NDArray[np.float64], time_s: NDArray[np.float64]) -> tup
         first = int(np.argmax(bad))
         raise MeasurementError(
             f"{size[first]:g} bytes in {time_s[first]:g} s: expected at most {FASTEST_BYTES_PER_S / 1e9:g} GB/s and at "
-            f"least {SLOWEST_BYTES_PER_S / 1e6:g} MB/s after {SLOWEST_S:g} s; are the units swapped?"
+            f"least {SLOWEST_BYTES_PER_S / 1e9:g} GB/s after {SLOWEST_S:g} s; are the units swapped?"
         )
     from scipy.optimize import nnls
 
@@ -92,6 +93,9 @@ def fit_send_recv(data_dir: Path, machine: str, same_node: bool) -> TransferFit:
     """
     columns = {"size": pl.Float64, "devices_per_node": pl.Int64, "time_stats.send_recv.median": pl.Float64}
     table = read_table(data_dir, f"measurements/vidur/profiling/network/{machine}/send_recv.csv.gz", columns)
+    check_times(table, "time_stats.send_recv.median")
+    check_counts(table, ["devices_per_node"])
+    _check_sizes(table, "size")
     frame = table.frame.filter(pl.col("devices_per_node") == (2 if same_node else 1))
     frame = frame.rename({"time_stats.send_recv.median": "time_ms"})
     return _fit(Table(table.relative, table.sha256, frame), VIDUR)
@@ -101,8 +105,18 @@ def fit_mooncake(data_dir: Path) -> TransferFit:
     """KV transfer of a whole prompt by the Mooncake connector between two 8-GPU workers."""
     columns = {"prompt_tokens": pl.Float64, "transfer_ms": pl.Float64}
     table = read_table(data_dir, MOONCAKE_TABLE, columns)
+    _check_sizes(table, "prompt_tokens")
     frame = table.frame.select(size=pl.col("prompt_tokens") * QWEN3_8B_KV_BYTES, time_ms=pl.col("transfer_ms"))
     return _fit(Table(table.relative, table.sha256, frame), MOONCAKE)
+
+
+def _check_sizes(table: Table, column: str) -> None:
+    """Something was sent each time."""
+    bad = table.frame.with_row_index("row").filter((pl.col(column) >= 1.0).fill_null(False).not_())
+    if bad.height:
+        raise table.error(
+            f"row {bad['row'][0] + 1}: {column} = {bad[column][0]}: expected at least 1 ({bad.height} such rows)"
+        )
 
 
 def _fit(table: Table, origin: Origin) -> TransferFit:
