@@ -27,9 +27,14 @@ Predict = Callable[[Profile, float], Array]
 """(profile, request_s) -> mean TTFT and TPOT of every run in seconds, (n, 2)."""
 
 
+REQUEST_S = 0.01
+"""``dispatch_s`` of the shipped links, an assumption (HTTP, tokenising): what a hop before an engine is taken to cost.
+At 0 a closed client's next prompt would come at the very end of a step and join the one that an engine has begun."""
+
+
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One constant of a correction: its prior is normal around 0 (in the unit of ``scale``), cut off at ``low``."""
+    """One constant of a correction: its prior is normal around ``centre`` (both in ``unit``), cut off at ``low``."""
 
     name: str
     meaning: str
@@ -38,6 +43,7 @@ class Term:
     prior_sd: float
     low: float
     step: float  # of finite differences: the simulated mean is not smooth below it
+    centre: float = 0.0
 
 
 TERMS = (
@@ -46,7 +52,7 @@ TERMS = (
     Term("decode", "decode attention", "ln of a factor", 1.0, 0.3, -2.0, 0.05),
     Term("host_step", "host time added to each step", "ms", 1e-3, 2.0, -10.0, 0.3),
     Term("host_seq", "host time added to each decoding sequence of a step", "us", 1e-6, 30.0, -100.0, 4.0),
-    Term("request", "time before the engine sees a request", "ms", 1e-3, 30.0, 0.0, 2.0),
+    Term("request", "time before the engine sees a request", "ms", 1e-3, 30.0, 0.5, 2.0, REQUEST_S * 1e3),
 )
 """The constants. Widths of the priors: engine versions differ by 1.14 at the median and 1.8 at the 90th percentile for
 one configuration (public runs); host time of engines was measured at 0 to 3 ms a step and 0 to 60 us a sequence."""
@@ -85,7 +91,7 @@ class Correction:
     decode: float = 1.0
     host_step_s: float = 0.0
     host_seq_s: float = 0.0
-    request_s: float = 0.0
+    request_s: float = REQUEST_S
 
     @classmethod
     def of(cls, theta: Array) -> Correction:
@@ -198,7 +204,7 @@ class _Fit:
     def cost(self, at: Array, theta: Array) -> float:
         size = np.abs((at - self.logs) / self.sigma)
         loss = np.where(size <= HUBER, size**2, HUBER * (2.0 * size - HUBER))
-        return float(loss.sum() + np.sum((theta / PRIOR_SD) ** 2))
+        return float(loss.sum() + np.sum(((theta - CENTRE) / PRIOR_SD) ** 2))
 
     def slopes(self, at: Array, theta: Array) -> Array:
         """(n, 2, 6) derivatives by finite differences."""
@@ -215,11 +221,12 @@ class _Fit:
         weight = np.minimum(1.0, HUBER / np.maximum(np.abs(z), 1e-12))
         scaled = slopes[rows] / self.sigma[None, :, None]
         matrix = np.einsum("nci,ncj,nc->ij", scaled, scaled, weight) + np.diag(PRIOR_SD**-2)
-        return matrix, np.einsum("nci,nc,nc->i", scaled, z, weight) + theta / PRIOR_SD**2
+        return matrix, np.einsum("nci,nc,nc->i", scaled, z, weight) + (theta - CENTRE) / PRIOR_SD**2
 
 
 PRIOR_SD = np.array([term.prior_sd for term in TERMS])
 LOW = np.array([term.low for term in TERMS])
+CENTRE = np.array([term.centre for term in TERMS])
 MOST_STEPS = 6
 SCREENED = 4
 """Candidates that are fitted: those of which the profile as it is predicts the shape best."""
@@ -244,9 +251,8 @@ def fit_correction(
     if len(measured) < FEWEST_RUNS:
         raise MeasurementError(f"{len(measured)} runs: expected at least {FEWEST_RUNS} to correct a profile by")
     logs = np.log(measured)
-    zero = np.zeros(len(TERMS))
     fits = {name: _Fit(profile, predict, logs, sigma) for name, predict in candidates.items()}
-    start = {name: fit(zero) for name, fit in fits.items()}
+    start = {name: fit(CENTRE) for name, fit in fits.items()}
     order = sorted(fits, key=lambda name: _shape_cost(start[name] - logs, sigma))[:SCREENED]
     found = {name: _descend(fits[name], start[name]) for name in order}
     costs = {name: fits[name].cost(found[name][1], found[name][0]) for name in order}
@@ -280,8 +286,8 @@ def _shape_cost(residuals: Array, sigma: Array) -> float:
 
 
 def _descend(fit: _Fit, at: Array) -> tuple[Array, Array]:
-    """Gauss-Newton with halved steps, from 0; returns the constants and the logs predicted with them."""
-    theta = np.zeros(len(TERMS))
+    """Gauss-Newton with halved steps, from the priors' centres; the constants and the logs predicted with them."""
+    theta = CENTRE.copy()
     cost = fit.cost(at, theta)
     for _ in range(MOST_STEPS):
         matrix, gradient = fit.normal(at, theta, fit.slopes(at, theta), np.ones(len(at), dtype=bool))
@@ -329,10 +335,11 @@ def outside(fit: CorrectionFit) -> list[str]:
                     f"(at most {math.exp(worst):g} either way)"
                 )
     for term, value in zip(TERMS, fit.theta, strict=True):
-        if abs(value) > FARTHEST * term.prior_sd:
+        if abs(value - term.centre) > FARTHEST * term.prior_sd:
             found.append(
-                f"{term.name} ({term.meaning}) would have to move by {value:+.3g} {term.unit}, prior width "
-                f"{term.prior_sd:g}: the runs look like another model, GPU, precision or engine than the profile's"
+                f"{term.name} ({term.meaning}) would have to move by {value - term.centre:+.3g} {term.unit}, "
+                f"prior width {term.prior_sd:g}: the runs look like another model, GPU, precision or "
+                "engine than the profile's"
             )
     return found
 

@@ -96,7 +96,7 @@ def fitted(table: RunsTable, profile: Profile, budget_tokens: int | None) -> Cor
     """Fit the correction; what the runs do not say of how they were made is tried, the same for all of them."""
     import numpy as np
 
-    from envs.hardware.from_runs import check_units, fit_correction
+    from envs.hardware.from_runs import REQUEST_S, check_units, fit_correction
     from research.calibrating.replays import BUDGETS, ROUNDS, assumptions, predictor, replay_of
     from research.execute import compiling_once
 
@@ -113,7 +113,7 @@ def fitted(table: RunsTable, profile: Profile, budget_tokens: int | None) -> Cor
             )
             for assumed in tried
         }
-        check_units(measured, next(iter(candidates.values()))(profile, 0.0))
+        check_units(measured, next(iter(candidates.values()))(profile, REQUEST_S))
         return fit_correction(profile, measured, candidates)
 
 

@@ -82,7 +82,8 @@ def read_runs(path: Path) -> RunsTable:
     Raises:
         MeasurementError: names file, line, column, value and what was expected: no such file, a missing, doubled or
             unknown column, a number that is none or out of range, times in another unit than their column says, fewer
-            than FEWEST_RUNS rows or FEWEST_POINTS different ones, rows of one point that contradict each other.
+            than FEWEST_RUNS rows or FEWEST_POINTS different ones, rows of one point that contradict each other, a row
+            that is there twice.
     """
     try:
         data = path.read_bytes()
@@ -110,6 +111,7 @@ def read_runs(path: Path) -> RunsTable:
     )
     _check_enough(table)
     _check_units(table, units)
+    _check_order(table)
     _check_contradictions(table)
     return table
 
@@ -195,10 +197,27 @@ def _check_units(table: RunsTable, units: Mapping[str, str]) -> None:
             )
 
 
+def _check_order(table: RunsTable) -> None:
+    """A first token comes out of a step that any other token could come out of as well: TTFT is hardly below TPOT."""
+    below = [run.line for run in table.runs if run.ttft_s < run.tpot_s]
+    if 2 * len(below) > len(table.runs):
+        raise MeasurementError(
+            f"{table.path}: TTFT is shorter than TPOT in {len(below)} of {len(table.runs)} runs (line {below[0]} "
+            "first): expected it to be longer; are the two columns swapped, or in different units?"
+        )
+
+
 def _check_contradictions(table: RunsTable) -> None:
+    """Repeats of one point: a copied row, or times that cannot both be."""
     first: dict[tuple[object, ...], BenchmarkRun] = {}
     for run in table.runs:
         other = first.setdefault((*run.point, run.rounds, run.jitter, run.start), run)
+        if other is not run and (other.ttft_s, other.tpot_s) == (run.ttft_s, run.tpot_s):
+            raise MeasurementError(
+                f"{table.path}: lines {other.line} and {run.line} are the same run twice: {run.words()}, "
+                f"{run.ttft_s:g} and {run.tpot_s:g} s: expected every run once (a copy would "
+                "count as a measurement of its own)"
+            )
         for name in PLAUSIBLE_S:
             a, b = getattr(other, f"{name}_s"), getattr(run, f"{name}_s")
             if max(a, b) > CONTRADICTION * min(a, b):

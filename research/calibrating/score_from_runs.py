@@ -111,7 +111,7 @@ def perform(
         if entry not in sys.path:
             sys.path.append(entry)
     from envs.hardware.errors import MeasurementError
-    from envs.hardware.from_runs import fit_correction, outside
+    from envs.hardware.from_runs import REQUEST_S, fit_correction, outside
     from research.execute import compiling_once
     from research.validating.profiles import NoProfileError, engine_profile, instance_of, is_dense
 
@@ -131,7 +131,7 @@ def perform(
             try:
                 fit = fit_correction(profile, measured, {a.words(): _predictor(given, profile, a) for a in tried})
                 chosen = next(a for a in tried if a.words() == fit.candidate)
-                before = _predictor(others, profile, nominal(tried))(profile, 0.0)
+                before = _predictor(others, profile, nominal(tried))(profile, REQUEST_S)
                 corrected, request_s = fit.correction.apply(profile), fit.correction.request_s
                 after = _predictor(others, profile, chosen)(corrected, request_s)
             except MeasurementError as error:

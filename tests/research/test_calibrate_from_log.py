@@ -139,9 +139,20 @@ def test_where_no_correction_fits_the_coefficients_are_found(folder, capsys):
     assert "coefficients were found by search" in capsys.readouterr().out
 
 
-def test_a_profile_that_is_right_stays(folder, capsys):
-    truth = Correction(request_s=load_handover("rdma").dispatch_s)
-    assert calibrate(logged(requests(), truth=truth)) == 2
+def test_a_profile_that_is_right_stays(folder):
+    assert calibrate(logged(requests(), truth=Correction())) == 0
+    corrected, nominal = load_profile(folder / "out" / f"{NAME}-from-log.yaml"), load_profile(NAME)
+    for key in StepLaw.__slots__:
+        assert getattr(corrected.step, key) == pytest.approx(getattr(nominal.step, key), rel=0.03)
+
+
+def test_an_engine_that_changed_after_the_fitted_part_keeps_the_profile(folder, slower, capsys):
+    later = logged(requests(), truth=Correction())
+    first = pl.int_range(pl.len()) < 200
+    mixed = {
+        name: pl.when(first).then(slower.frame[name]).otherwise(later.frame[name]) for name in ("ttft_s", "tpot_s")
+    }
+    assert calibrate(without(slower, **mixed)) == 2
     assert f"further off than {NAME}" in capsys.readouterr().err
     assert not (folder / "out").exists()
 

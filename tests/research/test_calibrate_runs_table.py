@@ -124,3 +124,26 @@ def test_runs_of_two_engines_are_refused(tmp_path):
     rows = [f"{row},{engine}" for row, engine in zip(ROWS, ["vllm"] * 4 + ["sglang"], strict=True)]
     with pytest.raises(MeasurementError, match="engine: sglang, vllm: expected runs of one engine"):
         read_runs(write(tmp_path, f"{HEAD},engine", rows))
+
+
+def test_a_row_that_is_there_twice_is_refused(tmp_path):
+    with pytest.raises(
+        MeasurementError, match="lines 3 and 7 are the same run twice: 512 prompt and 128 output tokens"
+    ):
+        read_runs(write(tmp_path, HEAD, [*ROWS, ROWS[1]]))
+    # Another protocol is another run, and so is a repeat that came out otherwise.
+    rows = [f"{row},{rounds}" for row, rounds in zip([*ROWS, ROWS[1]], [3, 3, 3, 3, 3, 10], strict=True)]
+    assert len(read_runs(write(tmp_path, f"{HEAD},rounds", rows)).runs) == 6
+
+
+def test_swapped_columns_and_units_that_differ_are_asked_about(tmp_path):
+    with pytest.raises(
+        MeasurementError, match=r"TTFT is shorter than TPOT in 5 of 5 runs \(line 2 first\): .* swapped"
+    ):
+        read_runs(write(tmp_path, "prompt_tokens,output_tokens,concurrency,tpot_ms,ttft_ms"))
+    assert len(read_runs(write(tmp_path, HEAD, [*ROWS, "64,64,64,9,10"])).runs) == 6
+
+
+def test_one_row_is_too_few(tmp_path):
+    with pytest.raises(MeasurementError, match="1 runs: expected at least 5"):
+        read_runs(write(tmp_path, HEAD, ROWS[:1]))

@@ -9,8 +9,17 @@ import pytest
 
 from envs.hardware.corrected import RunsSource, constants, corrected_record, errors, parts_sd
 from envs.hardware.errors import MeasurementError
-from envs.hardware.from_runs import TERMS, Correction, check_units, fit_correction, law_covariance, outside
-from envs.hardware.load import load_profile
+from envs.hardware.from_runs import (
+    CENTRE,
+    REQUEST_S,
+    TERMS,
+    Correction,
+    check_units,
+    fit_correction,
+    law_covariance,
+    outside,
+)
+from envs.hardware.load import load_handover, load_profile
 from envs.hardware.tables import StepTables
 from envs.hardware.uncertainty import draw
 from envs.hardware.write import to_yaml
@@ -89,7 +98,8 @@ def test_five_runs_bring_the_prediction_to_the_truth(profile):
 
 def test_a_profile_that_is_right_stays(profile):
     fit = fitted(profile, Correction())
-    assert np.abs(fit.theta / [term.prior_sd for term in TERMS]).max() < 0.05
+    moved = [(value - term.centre) / term.prior_sd for value, term in zip(fit.theta, TERMS, strict=True)]
+    assert np.abs(moved).max() < 0.05
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -230,3 +240,8 @@ def test_a_constant_near_its_priors_width_was_not_measured(profile):
     assert jumped.request_sd_ms() == pytest.approx(30.0, rel=0.05)
     assert not jumped.request_measured()
     assert constants(jumped)[-1]["sd"] == pytest.approx(jumped.request_sd_ms(), rel=1e-2)
+
+
+def test_the_hop_before_an_engine_is_that_of_the_shipped_links():
+    assert {load_handover(name).dispatch_s for name in ("nvlink", "rdma", "tcp")} == {REQUEST_S}
+    assert Correction.of(CENTRE) == Correction()
