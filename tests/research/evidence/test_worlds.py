@@ -165,11 +165,14 @@ def test_the_interval_of_a_share_is_wilsons():
     assert worlds.wilson(20, 20)[1] == 1.0
 
 
-def test_the_report_shows_who_leads_in_drawn_worlds(tmp_path):
+def test_the_report_shows_who_leads_in_drawn_worlds_and_how_wide_they_are(tmp_path, profile):
     made = study_summary({"deflect": 7.5, "guard": 8.0})
-    made["worlds"] = verdict([0.5] * 15 + [-0.5] * 5)
+    made["worlds"] = verdict([0.5] * 15 + [-0.5] * 5) | {"widths": worlds.widths(cluster(profile))}
     write_json(tmp_path / "summary.json", made)
     page = write_report(tmp_path, tmp_path / "runs").read_text()
+    assert f"for {profile.name} (predictions of measured serving runs: vllm" in page
+    assert "95th percentile of the absolute logarithm" in page
+    assert worlds.widths(cluster(profile))["laws"][profile.name]["source"] in words.world_words(made)[-1]
     assert "Worlds that the measurements leave open" in page
     assert "<b>guard does not hold</b>" in page
     assert "<td>deflect</td><td>5</td><td>25.0%</td>" in page
