@@ -159,10 +159,20 @@ def fidelity(frame: pl.DataFrame, whole: bool = True) -> list[dict[str, Any]]:
             "same_users_ceiling_percent": ceiling_percent(found.apart[same], scatter),
             "rules_percent": {name: 100.0 * float(values.mean()) for name, values in found.by_rule.items()},
         }
+        row |= _over_best_rule(found)
         bar = None if question.same_engine else BARS.get(question.name)
         judged = bar is not None and whole and right.size >= FEWEST_PAIRS
         rows.append({**row, "bar_percent": bar, "met": row["right_percent"] >= bar if judged else None})
     return rows
+
+
+def _over_best_rule(found: Pairs) -> dict[str, Any]:
+    """How much more often the prediction is right than the best of the rules, in points, with its interval."""
+    name = max(found.by_rule, key=lambda rule: float(found.by_rule[rule].mean()))
+    more = found.right - found.by_rule[name]
+    low, high = interval(more, found.strata, (np.mean,))
+    points = {"over_rule_points": float(more.mean()), "over_rule_low": low[0], "over_rule_high": high[0]}
+    return {"best_rule": name} | {key: 100.0 * value for key, value in points.items()}
 
 
 def _percent(values: NDArray[np.float64]) -> float | None:

@@ -89,6 +89,10 @@ def ranking_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         )
         same += f", ceiling {most_same}" if same and most_same else ""
         rules = ", ".join(f"{name} {value:.0f}" for name, value in row["rules_percent"].items())
+        if not math.isnan(row["over_rule_low"]):
+            rules += (
+                f"; ours {row['over_rule_points']:+.0f} ({row['over_rule_low']:+.0f} to {row['over_rule_high']:+.0f})"
+            )
         said = {True: "met", False: "missed", None: "not judged"}[row["met"]]
         bar = "" if row["bar_percent"] is None else f"{row['bar_percent']:.0f} {said}"
         title = row["question"] + (", one engine" if row["one_engine"] else "")

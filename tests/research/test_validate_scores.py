@@ -121,6 +121,7 @@ def test_pairs_with_equal_users_a_gpu_are_scored_apart():
     assert (row["same_users_pairs"], row["same_users_right_percent"]) == (1, 0.0)
     assert row["rules_percent"]["more users a GPU"] == pytest.approx(250 / 3)  # blind on one: half right
     assert row["ceiling_percent"] is None  # nothing was repeated
+    assert (row["best_rule"], row["over_rule_points"]) == ("more users a GPU", pytest.approx(-50 / 3))
 
 
 def test_what_nobody_can_rank_bounds_the_score():
