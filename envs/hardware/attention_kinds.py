@@ -73,6 +73,40 @@ class Latent:
 
 
 @dataclass(frozen=True, slots=True)
+class Linear:
+    """Gated linear attention with the delta rule (Qwen3-Next, Qwen3.5): what a ``state`` layer computes.
+
+    Attributes:
+        key_heads: heads of queries and keys.
+        value_heads: heads of values, each with a state of its own.
+        key_dim: of a head's query or key.
+        value_dim: of a head's value.
+        kernel: inputs that the convolution before it sees.
+    """
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    kernel: int
+
+    @property
+    def values(self) -> int:
+        """Width of values, of their gate and of the output."""
+        return self.value_heads * self.value_dim
+
+    @property
+    def channels(self) -> int:
+        """Width of queries, keys and values together, which the convolution runs over."""
+        return 2 * self.key_heads * self.key_dim + self.values
+
+    @property
+    def state_values(self) -> int:
+        """Values of one layer's state of a sequence, without the convolution's inputs."""
+        return self.value_heads * self.key_dim * self.value_dim
+
+
+@dataclass(frozen=True, slots=True)
 class Experts:
     """Feed-forward layers as experts, of which each token visits a few.
 

@@ -49,6 +49,8 @@ def read_config(path: Path) -> dict[str, Any]:
         raise ProfileError(
             f"{path}: sliding_window = {config['sliding_window']!r}: expected full attention in all layers"
         )
+    if architecture in EXPERT_READERS and "moe_intermediate_size" in config:  # no dense layer, no width of one
+        config = {"intermediate_size": config["moe_intermediate_size"], **config}
     for key in (*KEYS.values(), "num_hidden_layers"):
         if key not in config:
             raise ProfileError(f"{path}: {key} is missing{nearest(key, config)}")

@@ -78,12 +78,21 @@ def _qwen_next(path: Path, config: Config) -> dict[str, Any]:
     )
     values, kernel = value_heads * value_dim, _whole(path, config, "linear_conv_kernel_dim")
     channels = 2 * keys + values
+    linear = {
+        "key_heads": _whole(path, config, "linear_num_key_heads"),
+        "value_heads": value_heads,
+        "key_dim": _whole(path, config, "linear_key_head_dim"),
+        "value_dim": value_dim,
+        "kernel": kernel,
+    }
     state = value_heads * _whole(path, config, "linear_key_head_dim") * value_dim + (kernel - 1) * channels
     mixer = hidden * (channels + values + 2 * value_heads) + channels * kernel + values * hidden
     mixer += value_dim + 2 * value_heads  # the output's norm; decay and step of each head
     gated = hidden * head_dim * (3 * heads + 2 * kv_heads)
     full = layers // every
     return _qwen(path, config) | {
+        "linear": linear,
+        "output_gate": True,
         "attention": [
             {"kind": "full", "layers": full, "params": gated},
             {
@@ -92,7 +101,7 @@ def _qwen_next(path: Path, config: Config) -> dict[str, Any]:
                 "state_bytes": STATE_VALUE_BYTES * state,
                 "params": mixer,
             },
-        ]
+        ],
     }
 
 
@@ -136,6 +145,7 @@ EXPERT_READERS: dict[str, Callable[[Path, Config], dict[str, Any]]] = {
     "KimiK25ForConditionalGeneration": _deepseek,
     "Qwen3MoeForCausalLM": _qwen,
     "Qwen3NextForCausalLM": _qwen_next,
+    "Qwen3_5MoeForConditionalGeneration": _qwen_next,
     "GptOssForCausalLM": _gpt_oss,
     "MiniMaxM2ForCausalLM": _minimax,
 }

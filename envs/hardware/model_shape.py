@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from envs.hardware.attention_kinds import EXPERT_BYTES, KINDS, Experts, Latent, LayerGroup, part_precision
+from envs.hardware.attention_kinds import EXPERT_BYTES, KINDS, Experts, Latent, LayerGroup, Linear, part_precision
 from envs.hardware.errors import ProfileError, nearest
 from envs.hardware.gpu import Gpu
 from envs.hardware.hf_config import read_config
@@ -39,6 +39,8 @@ class ModelShape:
         published: names that the model is published under, by which it is found too.
         latent: of ``mla`` layers.
         experts: None: every layer is dense.
+        linear: of ``state`` layers; None: what they compute is not known, only what they keep.
+        output_gate: whether full attention's output is gated by a projection of its own, as wide as the queries.
     """
 
     name: str
@@ -55,6 +57,8 @@ class ModelShape:
     published: tuple[str, ...] = ()
     latent: Latent | None = None
     experts: Experts | None = None
+    linear: Linear | None = None
+    output_gate: bool = False
 
     @property
     def layers(self) -> int:
@@ -260,11 +264,21 @@ MODEL = Record(
             },
             optional=("shared", "dense_layers"),
         ),
+        "linear": Record(
+            {
+                "key_heads": Count("heads", low=1),
+                "value_heads": Count("heads", low=1),
+                "key_dim": Count("values", low=1),
+                "value_dim": Count("values", low=1),
+                "kernel": Count("inputs", low=1),
+            }
+        ),
+        "output_gate": Flag(),
         "qk_norm": Flag(),
         "published": Many(Text()),
         "source": Free(required=("name",)),
     },
-    optional=("qk_norm", "published", "latent", "experts"),
+    optional=("qk_norm", "published", "latent", "experts", "linear", "output_gate"),
 )
 NEEDS = {"window": "window", "state": "state_bytes"}
 """Kind of layer group -> the key that it needs, and that no other kind has."""
@@ -301,6 +315,7 @@ def load_model(name_or_path: str | Path) -> ModelShape:
     data["attention"] = tuple(LayerGroup(**group) for group in data["attention"])
     data["published"] = tuple(data.get("published", ()))
     data["latent"] = Latent(**data["latent"]) if "latent" in data else None
+    data["linear"] = Linear(**data["linear"]) if "linear" in data else None
     data["experts"] = Experts(**data["experts"]) if "experts" in data else None
     shape = ModelShape(**data)
     _check_groups(path, shape)
@@ -322,6 +337,8 @@ def _check_groups(path: Path, shape: ModelShape) -> None:
     latent = any(group.kind == "mla" for group in shape.attention)
     if latent != (shape.latent is not None):
         raise ProfileError(f"{path}: latent: expected where layers are of kind mla, and only there")
+    if shape.linear and not any(group.kind == "state" for group in shape.attention):
+        raise ProfileError(f"{path}: linear: expected only where layers are of kind state")
     if shape.experts and shape.experts.per_token > shape.experts.count:
         raise ProfileError(
             f"{path}: experts.per_token = {shape.experts.per_token}: expected at most count = {shape.experts.count}"

@@ -18,19 +18,22 @@ Latent attention. The law's W holds the products that all tokens run: down to th
 keys and values, output. Attention is the rest: of a module row, what it takes beyond these; of a kernel row, the kernel
 and, for decodes, what the products into and out of the latent space take more than those up to keys and values.
 
+Linear attention (Qwen3-Next, Qwen3.5) is an estimate: its products are in the tables, the rest by the bytes it moves.
+
 Not counted: redundant experts and their placement, two micro-batches overlapped, quantising what is sent.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from envs.hardware.attention_kinds import part_precision
+from envs.hardware.attention_kinds import Linear, part_precision
 from envs.hardware.errors import MeasurementError, OutsideError
 from envs.hardware.gpu import MACHINE_GPUS
 from envs.hardware.layout import Layout, gpu_weight_bytes
-from envs.hardware.sources.compose import ACTIVATION_BYTES, Composer
+from envs.hardware.sources.compose import ACTIVATION_BYTES, MEMORY_LATENCY_S, Composer
 from envs.hardware.sources.floors import LAYER_OPS, launch_floor_s, served_product_s
 from envs.hardware.sources.moe_tables import ExpertTables
 from envs.hardware.steps import StepPoint
@@ -40,17 +43,25 @@ SIXTEEN_BITS = ("bf16", "fp16", "int4")
 """Precisions of parts whose products take 16-bit inputs."""
 DISTRIBUTION = {True: "power_law_1.01", False: "power_law_1.2"}
 """Latent attention (DeepSeek and Kimi) or not -> distribution of tokens over experts."""
-ATTENTION_OPS = {"full": 5, "window": 5, "mla": 10}
+ATTENTION_OPS = {"full": 5, "window": 5, "mla": 10, "state": 8}
 """Kernels that one layer's attention launches. Full: norm, product, rotation, attention, product. Latent: norm, product
-down, two norms, product up of queries, rotation, product up to keys and values, joining of keys, attention, product."""
+down, two norms, product up of queries, rotation, product up to keys and values, joining of keys, attention, product.
+State: norm, two products, convolution, gates, recurrence, gated norm, product."""
 QK_NORM_OPS, MLP_OPS, EXPERT_OPS, SHARED_OPS = 2, 4, 8, 4
 """Norms of queries and keys. Dense layer: norm, product, activation, product. Experts: norm, router, choice, sorting,
 product, activation, product, combination. Shared experts: product, activation, product, sum."""
-QUANTISATIONS = {"full": 2, "window": 2, "mla": 4, "mlp": 2, "experts": 1}
+QUANTISATIONS = {"full": 2, "window": 2, "mla": 4, "state": 2, "mlp": 2, "experts": 1}
 """Kernels that quantise the inputs of a part's products, where they are quantised."""
 EAGER_OPS = 11
 """Launches of the layer that the published time of a step launched op by op is of (floors: Qwen3-4B, which normalises
 queries and keys)."""
+STATE_VALUE_BYTES = 4
+"""Bytes of a value of a state where it is computed with."""
+CHUNK_TOKENS, CHUNK_KERNELS, CHUNK_SLOWER = 64, 6, 5
+"""Prompt tokens that kernels of linear attention take at once, each chunk's state kept between them, how many kernels
+follow each other (fla-org/flash-linear-attention, ops/gated_delta_rule/chunk.py, which vLLM and SGLang run), and how
+much longer they take than their bytes (B200's table in the published package, SGLang 0.5.14: 168 us for 4,096 tokens
+of 8 value heads, 35 by bytes; decodes take as long as their bytes, 13.4 us for 64)."""
 CAPTURED = 512
 """Largest step from a captured graph: vLLM's default, and what published DeepSeek launch scripts set for the others."""
 FASTEST, SLOWEST = 0.5, 60.0
@@ -108,7 +119,8 @@ class ExpertComposer(Composer):
     def prefill(self, tokens: int, batch: int = 1) -> StepPoint:
         """``batch`` prompts of ``tokens`` tokens each, nothing cached."""
         total = tokens * batch
-        time_s = self.common_s(total, sampled=batch) + self._prefill_attention_s(tokens, batch)
+        attention_s = self._prefill_attention_s(tokens, batch) + self._chunks_s
+        time_s = self.common_s(total, sampled=batch) + attention_s
         return StepPoint("prefill", total, batch * tokens * tokens / 2, 0, 0, time_s)
 
     def append(self, new: int, cached: int) -> StepPoint:
@@ -132,7 +144,7 @@ class ExpertComposer(Composer):
         shape, tp = self.shape, self.tensor_parallel
         captured = tokens <= self.captured_tokens
         reduce_s = self.tables.reduce_s(tokens * shape.hidden, tp, captured, self.domain_gpus)
-        layer_s = self._projections_s(tokens) + reduce_s + 2 * self._memory_s(tokens * 4 * shape.hidden)
+        layer_s = reduce_s + 2 * self._memory_s(tokens * 4 * shape.hidden)
         dense_s = experts_s = 0.0
         if shape.expert_layers < shape.layers:
             dense_s = self._mlp_s(tokens, shape.intermediate) + reduce_s
@@ -141,7 +153,8 @@ class ExpertComposer(Composer):
             routed_s = self._routed_s(tokens, captured)
             experts_s = max(shared_s, routed_s) if captured else shared_s + routed_s
         gpu_s = (
-            shape.layers * (layer_s + self._around_attention_s(tokens))
+            shape.layers * layer_s
+            + sum(group.layers * self._around_s(group.kind, tokens) for group in shape.attention)
             + (shape.layers - shape.expert_layers) * dense_s
             + shape.expert_layers * experts_s
             + self._memory_s(tokens * 2 * shape.hidden)
@@ -199,13 +212,51 @@ class ExpertComposer(Composer):
         products = self.ops.gemm_s(tokens, 2 * own, hidden, precision) + self.ops.gemm_s(tokens, hidden, own, precision)
         return products + self._memory_s(tokens * 3 * own)
 
+    def _around_s(self, kind: str, tokens: int) -> float:
+        """What one layer of a kind runs over all tokens around its attention: products, and what lies between."""
+        if kind == "state":
+            return self._linear_s(tokens)
+        return self._projections_s(tokens) + self._around_attention_s(tokens)
+
+    def _linear_s(self, tokens: int) -> float:
+        """Linear attention's products, convolution, recurrence and gated norm, but for the states of decodes.
+
+        A step that no graph launches holds prompts: there a state is written and read for each chunk.
+        """
+        shape, precision, linear = self.shape, self._precision("attention"), self._linear
+        channels, values = linear.channels // self.tensor_parallel, linear.values // self.tensor_parallel
+        products_s = (
+            self.ops.gemm_s(tokens, channels + values, shape.hidden, precision)
+            + self.ops.gemm_s(tokens, 2 * linear.value_heads // self.tensor_parallel, shape.hidden, "bf16")
+            + self.ops.gemm_s(tokens, shape.hidden, values, precision)
+        )
+        recurrent = tokens * (channels + values)
+        if tokens > self.captured_tokens:
+            recurrent = CHUNK_SLOWER * (recurrent + self._states(math.ceil(tokens / CHUNK_TOKENS)))
+        return products_s + sum(
+            self._memory_s(moved) for moved in (2 * tokens * channels, recurrent, 3 * tokens * values)
+        )
+
+    @property
+    def _linear(self) -> Linear:
+        if self.shape.linear is None:
+            raise OutsideError(
+                f"{self.shape.name}: layers that keep a state, and no key `linear` that says what they compute"
+            )
+        return self.shape.linear
+
+    def _states(self, count: int) -> int:
+        """16-bit values that reading and writing ``count`` states of one layer moves on one GPU."""
+        return 2 * count * self._linear.state_values // self.tensor_parallel * STATE_VALUE_BYTES // ACTIVATION_BYTES
+
     def _projections_s(self, tokens: int) -> float:
         """Products of one layer's attention that every token runs."""
         shape, precision = self.shape, self._precision("attention")
         heads, kv_heads, head_dim = self.heads
         if shape.latent is None:
             place = (self.ops, shape, self.gpu, self.tensor_parallel, precision)
-            qkv_s = served_product_s(*place, "qkv", tokens, (heads + 2 * kv_heads) * head_dim, shape.hidden)
+            wide = (2 if shape.output_gate else 1) * heads + 2 * kv_heads
+            qkv_s = served_product_s(*place, "qkv", tokens, wide * head_dim, shape.hidden)
             return qkv_s + served_product_s(*place, "output", tokens, shape.hidden, heads * head_dim)
         latent = shape.latent
         sizes = (
@@ -233,7 +284,7 @@ class ExpertComposer(Composer):
                 if self.tables.latent == "module":
                     layer_s = max(0.0, layer_s - self._projections_s(tokens * batch))
             else:
-                raise self._no_states()
+                continue  # what a state layer does over all tokens is in _linear_s
             total += group.layers * layer_s
         return total
 
@@ -242,11 +293,11 @@ class ExpertComposer(Composer):
 
         A window that is full costs as much for every token, so cached tokens cost it nothing more.
         """
-        alone = self._prefill_attention_s(new, 1)
+        alone, states = self._prefill_attention_s(new, 1), self._chunks_s
         if cached == 0:
-            return alone
+            return alone + states
         share = 1.0 - (cached / (cached + new)) ** 2
-        return max(alone, self._prefill_attention_s(cached + new, 1) * share)
+        return max(alone, self._prefill_attention_s(cached + new, 1) * share) + states
 
     def _decode_attention_s(self, batch: int, context: int) -> float:
         """Attention of all layers, of ``batch`` sequences of ``context`` tokens."""
@@ -263,7 +314,7 @@ class ExpertComposer(Composer):
                 else:
                     layer_s += max(0.0, self.tables.absorbed_s(batch, self.heads[0]) - self._unfolded_s(batch))
             else:
-                raise self._no_states()
+                layer_s = self._memory_s(self._states(batch)) - MEMORY_LATENCY_S
             total += group.layers * layer_s
         return total
 
@@ -277,11 +328,11 @@ class ExpertComposer(Composer):
         width = self.heads[0] * (latent.nope_dim + latent.value_dim)
         return self.ops.gemm_s(tokens, width, latent.kv_rank, self._precision("attention"))
 
-    def _no_states(self) -> OutsideError:
-        return OutsideError(
-            f"{self.shape.name}: layers that keep a state: no op tables of linear attention are in the data folder; "
-            f"expected layers of kind full, window or mla"
-        )
+    @property
+    def _chunks_s(self) -> float:
+        """What prompts add to linear attention of all layers, whatever their length: its further kernels."""
+        layers = sum(group.layers for group in self.shape.attention if group.kind == "state")
+        return layers * (CHUNK_KERNELS - 1) * MEMORY_LATENCY_S
 
 
 def check_plausible_experts(points: Sequence[StepPoint], composer: ExpertComposer, precision: str) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from envs.hardware.attention_kinds import LayerGroup, Linear
 from envs.hardware.errors import MeasurementError, OutsideError, ProfileError
 from envs.hardware.estimate import profile_for
 from envs.hardware.estimate_moe import expert_profile_for
@@ -85,10 +86,40 @@ def test_tokens_travel_in_the_precision_of_experts_on_blackwell_with_tensorrt_on
     assert (times[103], times[120]) == (times[100], times[90])
 
 
-def test_a_state_without_tables_is_told(compose):
-    hybrid = replace(SHAPE, attention=load_model("qwen3-next-80b-a3b").attention)
-    with pytest.raises(OutsideError, match="no op tables of linear attention"):
-        compose(shape=hybrid).prefill(64)
+STATES = (LayerGroup("full", 8), LayerGroup("state", 24, state_bytes=1000))
+LINEAR = Linear(key_heads=2, value_heads=4, key_dim=32, value_dim=64, kernel=4)
+
+
+def test_a_state_that_does_not_say_what_it_computes_is_told(compose):
+    with pytest.raises(OutsideError, match="no key `linear`"):
+        compose(shape=replace(SHAPE, attention=STATES)).prefill(64)
+
+
+def test_decodes_read_and_write_a_state_each_whatever_their_context(compose):
+    """4 heads x 32 x 64 values of 4 bytes, both ways, in 24 layers; a quarter of the layers attends to its context."""
+    composer, full = compose(shape=replace(SHAPE, attention=STATES, linear=LINEAR)), compose()
+    one, two = (composer._decode_attention_s(8, context) for context in (1024, 2048))
+    shared = 8 / 32 * full._decode_attention_s(8, 1024)
+    state_s = 24 * 8 * 2 * 4 * 32 * 64 * 4 / (GPU.memory_bytes_per_s * 0.8)
+    assert one - shared == pytest.approx(state_s)
+    assert two - one == pytest.approx(8 / 32 * (full._decode_attention_s(8, 2048) - full._decode_attention_s(8, 1024)))
+
+
+def test_prompts_take_linear_attention_longer_by_their_tokens_only(compose):
+    composer, full = compose(shape=replace(SHAPE, attention=STATES, linear=LINEAR)), compose()
+    quarter = {tokens: 8 / 32 * full._prefill_attention_s(tokens, 1) for tokens in (1024, 2048)}
+    assert composer._prefill_attention_s(2048, 1) == pytest.approx(quarter[2048])
+    assert composer._chunk_attention_s(1024, 0) == pytest.approx(quarter[1024] + 24 * 5 * 3e-6)
+    late = composer._chunk_attention_s(1024, 1024)
+    assert late == pytest.approx(max(quarter[1024], quarter[2048] * 0.75) + 24 * 5 * 3e-6)
+
+
+def test_a_gated_output_is_a_wider_product(compose):
+    plain, gated = compose(), compose(shape=replace(SHAPE, output_gate=True))
+    heads, kv_heads, head_dim = plain.heads
+    wider = gemm_ms(64, (2 * heads + 2 * kv_heads) * head_dim, SHAPE.hidden)
+    more = wider - gemm_ms(64, (heads + 2 * kv_heads) * head_dim, SHAPE.hidden)
+    assert gated._projections_s(64) - plain._projections_s(64) == pytest.approx(more * 1e-3, rel=0.02)
 
 
 def test_times_in_another_unit_are_refused(compose):

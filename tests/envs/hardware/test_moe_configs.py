@@ -76,6 +76,19 @@ QWEN_NEXT = QWEN | {
     "num_key_value_heads": 2,
     "shared_expert_intermediate_size": 512,
 }
+QWEN35 = {
+    "architectures": ["Qwen3_5MoeForConditionalGeneration"],
+    "text_config": {key: value for key, value in QWEN_NEXT.items() if key not in ("architectures", "intermediate_size")}
+    | {
+        "hidden_size": 4096,
+        "linear_num_value_heads": 64,
+        "moe_intermediate_size": 1024,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 60,
+        "shared_expert_intermediate_size": 1024,
+        "vocab_size": 248320,
+    },
+}
 GPT_OSS = {
     "architectures": ["GptOssForCausalLM"],
     "head_dim": 64,
@@ -111,6 +124,7 @@ CONFIGS = {
     "kimi-k2.5": KIMI,
     "qwen3-30b-a3b": QWEN,
     "qwen3-next-80b-a3b": QWEN_NEXT,
+    "qwen3.5-397b-a17b": QWEN35,
     "gpt-oss-120b": GPT_OSS,
     "minimax-m2.5": MINIMAX,
 }

@@ -17,6 +17,7 @@ SHAPES = {
     "gpt-oss-120b": "mxfp4",
     "qwen3-next-80b-a3b": "bf16",
     "minimax-m2.5": "fp8_block",
+    "qwen3.5-397b-a17b": "fp8_block",
 }
 PROFILES = (
     ("deepseek-v3", "b200_sxm", "trtllm", 8, "nvfp4", "fp8", 1, 8),
@@ -27,6 +28,7 @@ PROFILES = (
     ("qwen3-30b-a3b", "h100_sxm", "vllm", 1, "fp8_block", "bf16", 1, 1),
     ("gpt-oss-120b", "b200_sxm", "trtllm", 2, "mxfp4", "fp8", 1, 1),
     ("minimax-m2.5", "b200_sxm", "vllm", 4, "fp8_block", "fp8", 1, 1),
+    ("qwen3.5-397b-a17b", "b200_sxm", "sglang", 4, "fp8_block", "fp8", 1, 4),
 )
 
 
