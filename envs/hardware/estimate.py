@@ -15,19 +15,25 @@ from typing import Any
 from envs.hardware.errors import MeasurementError, ProfileError
 from envs.hardware.fit import Errors, StepFit, fit_step_law
 from envs.hardware.gpu import Gpu, load_gpu
-from envs.hardware.model_shape import ModelShape, kv_law, load_model
+from envs.hardware.model_shape import ModelShape, activation_reserve_bytes, kv_law, load_model
 from envs.hardware.profile import KvLaw, Profile
 from envs.hardware.records import fit_record, origin_record, tables_doubt, tables_errors
+from envs.hardware.sources import engine_memory
 from envs.hardware.sources.compose import Composer
 from envs.hardware.sources.grids import compose_steps
 from envs.hardware.sources.host_time import host_law
 from envs.hardware.sources.op_tables import AICONFIGURATOR, OpTables, has_tables, load_op_tables
 from envs.hardware.sources.plausible import check_ops
+from envs.hardware.sources.sampling import GREEDY
 from envs.hardware.sources.table_law import compose_tables, misfit
 from envs.hardware.steps import check_plausible
 from envs.hardware.tables import StepTables
 
 MAX_TOKENS, MAX_SEQS = 16384, 512
+LOGIT_SEQS, BATCHED_TOKENS = 256, 8192
+"""What the reserve beside weights and cache is sized for."""
+EXPERT_UTILISATION = 0.9
+"""Share of the memory of a GPU that holds experts, whatever the engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +55,10 @@ def profile_for(
     precision: str,
     kv_precision: str,
     data_dir: Path,
-    utilisation: float = 0.9,
+    utilisation: float | None = None,
     attention_dp: int = 1,
     expert_parallel: int = 1,
+    sampling: str = GREEDY,
 ) -> Profile:
     """The profile of one configuration; made once, then remembered.
 
@@ -65,12 +72,16 @@ def profile_for(
             every product), ``fp8_block`` or ``nvfp4``.
         kv_precision: of the cache: ``bf16`` or ``fp8``.
         data_dir: the data folder.
-        utilisation: share of the GPU's memory that the engine may use.
+        utilisation: the engine's own setting of how much memory it may use (see
+            :mod:`envs.hardware.sources.engine_memory`); None: its default.
         attention_dp: data-parallel ranks of a mixture-of-experts model; the profile is one rank's.
         expert_parallel: groups of GPUs that its experts are dealt out to.
+        sampling: how requests have their tokens chosen, one of :data:`envs.hardware.sources.sampling.SAMPLING`; dense
+            models only.
 
     Raises:
-        ProfileError: a model or GPU that is not known, a model that does not fit, ranks of a dense model.
+        ProfileError: a model, GPU or way of sampling that is not known, a model that does not fit, ranks of a dense
+            model.
         MeasurementError: no op tables for it.
     """
     shape, sheet, home = load_model(model), load_gpu(gpu), data_dir.absolute()
@@ -79,13 +90,14 @@ def profile_for(
         from envs.hardware.layout import Layout
 
         layout = Layout(tensor_parallel, attention_dp, expert_parallel)
-        return expert_profile_for(model, gpu, engine, version, layout, precision, kv_precision, home, utilisation)
+        share = EXPERT_UTILISATION if utilisation is None else utilisation
+        return expert_profile_for(model, gpu, engine, version, layout, precision, kv_precision, home, share)
     if (attention_dp, expert_parallel) != (1, 1):
         raise ProfileError(
             f"{shape.name}: attention_dp = {attention_dp}, expert_parallel = {expert_parallel}: expected 1 for a dense "
             f"model, whose ranks are workers of their own"
         )
-    what = (engine, version, tensor_parallel, precision, kv_precision, home, utilisation)
+    what = (engine, version, tensor_parallel, precision, kv_precision, home, utilisation, sampling)
     key = repr((shape, sheet, what))  # by content: a file of the user's own may change between two calls
     if key not in _made:
         _made[key] = _profile(shape, sheet, *what)
@@ -104,10 +116,15 @@ def _profile(
     precision: str,
     kv_precision: str,
     data_dir: Path,
-    utilisation: float,
+    utilisation: float | None,
+    sampling: str,
 ) -> Profile:
-    kv = kv_law(shape, gpu, tensor_parallel, precision, kv_precision, utilisation)
-    made = estimate(shape, gpu, engine, version, tensor_parallel, precision, kv_precision, kv, data_dir)
+    weights = shape.weight_bytes(precision) / tensor_parallel
+    reserve = activation_reserve_bytes(shape, gpu, tensor_parallel, BATCHED_TOKENS, LOGIT_SEQS)
+    share = engine_memory.utilisation(engine, gpu, tensor_parallel, weights, reserve, utilisation)
+    kv = kv_law(shape, gpu, tensor_parallel, precision, kv_precision, share, BATCHED_TOKENS, LOGIT_SEQS)
+    place = (shape, gpu, engine, version, tensor_parallel, precision, kv_precision, kv, data_dir)
+    made = estimate(*place, sampling=sampling)
     return Profile(
         name=f"{shape.name}-{precision}-{gpu.name}-tp{tensor_parallel}-{engine}",
         model=shape.name,
@@ -140,6 +157,7 @@ def estimate(
     data_dir: Path,
     max_tokens: int = MAX_TOKENS,
     max_seqs: int = MAX_SEQS,
+    sampling: str = GREEDY,
 ) -> Estimate:
     """Compose steps as served and make both laws of them.
 
@@ -155,13 +173,14 @@ def estimate(
         kv: law of the cache, which bounds the decodes.
         max_tokens: most tokens of a step.
         max_seqs: most decodes of a step.
+        sampling: how requests have their tokens chosen.
 
     Raises:
         MeasurementError: no op tables for it, or times that cannot be.
     """
     ops = _tables(data_dir, tables_folder(gpu, data_dir), engine, version)
     check_ops(ops, gpu)
-    composer = Composer(ops, shape, gpu, tensor_parallel, precision, kv_precision, True, version)
+    composer = Composer(ops, shape, gpu, tensor_parallel, precision, kv_precision, True, version, sampling)
     points = compose_steps(composer, max_tokens, max_seqs, kv.capacity_tokens)
     check_plausible(points, shape, gpu, tensor_parallel, precision, kv_precision, composer.launch_floor_s)
     tables = compose_tables(composer, max_tokens, max_seqs, kv.capacity_tokens, host_law(data_dir, engine, version))

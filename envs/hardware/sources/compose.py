@@ -15,7 +15,8 @@ What the tables do not hold, and what is put in its place:
 
 ``as_served`` adds what engines are known to do: quantisation as they launch it (:mod:`floors`), the rotation of queries
 and keys, their norms where the model has them and the write to the cache where the attention kernel does neither,
-sampling, and the time that the host takes to launch a step op by op, once it is too large for a captured graph.
+gathering logits over the GPUs, sampling (:mod:`sampling`), and the time that the host takes to launch a step op by op,
+once it is too large for a captured graph.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from dataclasses import dataclass
 
 from envs.hardware.gpu import Gpu
 from envs.hardware.model_shape import LOGIT_BYTES, ModelShape
-from envs.hardware.sources.floors import CAPTURED_TOKENS, MEMORY_SHARE, launch_floor_s, norms_fused, served_product_s
+from envs.hardware.sources import sampling as samplers
+from envs.hardware.sources.floors import CAPTURED_TOKENS, MEMORY_SHARE, fused_bytes, launch_floor_s, served_product_s
 from envs.hardware.sources.op_tables import OpTables
 from envs.hardware.steps import StepPoint
 
@@ -41,6 +43,7 @@ class Composer:
     Attributes:
         as_served: whether ops are counted as the engine launches them, or as the tables timed them.
         engine_version: version that runs, where it decides what is launched; None: not known.
+        sampling: with ``as_served``, how tokens are chosen: ``greedy``, or by the server's ``default``.
     """
 
     ops: OpTables
@@ -51,6 +54,7 @@ class Composer:
     kv_precision: str
     as_served: bool = False
     engine_version: str | None = None
+    sampling: str = samplers.GREEDY
 
     @property
     def heads(self) -> tuple[int, int, int]:
@@ -68,7 +72,8 @@ class Composer:
         """With ``as_served``, least time of a step that is launched op by op."""
         if not self.as_served:
             return 0.0
-        return launch_floor_s(self.ops, self.engine_version, self.shape.layers, self.tensor_parallel)
+        shape = self.shape
+        return launch_floor_s(self.ops, self.engine_version, shape.layers, self.tensor_parallel, shape.qk_norm)
 
     def prefill(self, tokens: int, batch: int = 1) -> StepPoint:
         """``batch`` prompts of ``tokens`` tokens each, nothing cached."""
@@ -119,28 +124,50 @@ class Composer:
             + self._product_s("output", tokens, shape.hidden, heads * head_dim)
             + self._product_s("gate_up", tokens, width, shape.hidden)
             + self._product_s("down", tokens, shape.hidden, shape.intermediate // tp)
-            + 2 * self.ops.allreduce_s(tokens * shape.hidden, tp, captured=tokens <= self.captured_tokens)
+            + 2 * self._reduce_s(tokens)
             + 2 * self._memory_s(tokens * 4 * shape.hidden)
             + self._memory_s(tokens * 3 * shape.intermediate // tp)
         )
         last = self._memory_s(tokens * 2 * shape.hidden)
         if not self.as_served:
             return shape.layers * layer + last
-        if norms_fused(self.ops.engine, self.engine_version, shape, self.gpu, tp):
+        if self._norms_fused(tokens):
             layer -= 2 * MEMORY_LATENCY_S
         gpu_s = shape.layers * (layer + self._around_attention_s(tokens)) + last
         if tokens <= self.captured_tokens:
             return gpu_s
         return max(gpu_s, self.launch_floor_s)
 
+    def _norms_fused(self, tokens: int) -> bool:
+        """Whether the all-reduces over ``tokens`` tokens hold the norms that follow."""
+        if not self.as_served:
+            return False
+        most = fused_bytes(self.ops.engine, self.engine_version, self.shape, self.gpu, self.tensor_parallel)
+        return tokens * self.shape.hidden * ACTIVATION_BYTES <= most
+
+    def _reduce_s(self, tokens: int) -> float:
+        """One all-reduce over ``tokens`` tokens."""
+        elements = tokens * self.shape.hidden
+        if self._norms_fused(tokens):
+            return self.ops.fused_allreduce_s(elements, self.tensor_parallel)
+        return self.ops.allreduce_s(elements, self.tensor_parallel, captured=tokens <= self.captured_tokens)
+
     def head_s(self, sampled: int) -> float:
-        """The output head over ``sampled`` positions; with ``as_served``, sampling from its logits too."""
+        """The output head over ``sampled`` positions; with ``as_served``, gathering its logits and sampling too.
+
+        Gathering moves half of what an all-reduce of as many values does.
+        """
         shape = self.shape
         head = self.ops.gemm_s(sampled, shape.vocabulary // self.tensor_parallel, shape.hidden, "bf16")
         if not self.as_served:
             return head
-        logits = sampled * shape.vocabulary * LOGIT_BYTES
-        return head + SAMPLER_S + logits / (self.gpu.memory_bytes_per_s * MEMORY_SHARE)
+        engine = self.ops.engine
+        values = sampled * shape.vocabulary
+        gathered_s = self.ops.allreduce_s(values, self.tensor_parallel, captured=True) / 2
+        passed = float(samplers.passes(engine, self.sampling) * values * LOGIT_BYTES)
+        passes_s = passed / (self.gpu.memory_bytes_per_s * MEMORY_SHARE)
+        kernel = samplers.kernel_of(engine, self.engine_version, self.sampling)
+        return head + gathered_s + SAMPLER_S + passes_s + samplers.cut_s(kernel, sampled, shape.vocabulary)
 
     def _product_s(self, product: str, m: int, n: int, k: int) -> float:
         if not self.as_served:

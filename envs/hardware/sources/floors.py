@@ -20,16 +20,18 @@ effect is, comes from the tables and from published engine behaviour:
   (sgl-project/sglang issue 31504).
 * Everything else is taken as timed, vLLM's nvfp4 above all: no source says that its quantisation is fused.
 
-The two kernels' launch floors come from the table: quantised floor less 16-bit floor is what they take together. For
-fp8, quantising takes QUANTISE_S of it; aiconfigurator-core's own tables of the two kernels (not in the data folder)
-have 1.4 to 2.2 us for it and 7.0 to 8.6 us for the search, on H100, B200 and GB200; the rules here give 7.7 and 8.5.
+Quantising takes at least QUANTISE_S. What the table's smallest fp8 products take beyond that and beyond 16-bit ones is
+the search. aiconfigurator-core's own tables of the two kernels (not in the data folder) have 1.4 to 2.2 us for
+quantising and 7.0 to 8.6 us for the search, on H100, B200 and GB200; the rules here give 2, 7.7 and 8.5.
 
 Launch floors. A step that no captured graph launches takes at least as long as the host needs to launch its ops, which
 short prompts on many GPUs do not fill:
 
 * TRT-LLM captures steps of decodes only, and SGLang did so before it captured prefills piece by piece; their Python
   launches op by op. Published for such an engine: 129 prompt tokens of Qwen3-4B (36 layers) take 16.6 ms, 5.7 ms from a
-  graph, and 513 tokens take no longer (wejoncy/sfllm pull request 46): EAGER_LAYER_S a layer.
+  graph, and 513 tokens take no longer (wejoncy/sfllm pull request 46): EAGER_LAUNCH_S for each of the layer's ops. An
+  all-reduce is taken to cost the host as much as any other. (TRT-LLM's diffusion models: 35 us between two launches,
+  NVIDIA/TensorRT-LLM pull request 12653.)
 * vLLM compiles its layers and captures up to 512 tokens; beyond, each launch takes what its table's smallest
   all-reduce takes outside a graph (20 us on H100 and B200, 44 us on A100).
 
@@ -37,6 +39,8 @@ Where each starts is a number of tokens, whether prompt's or decodes': the law k
 """
 
 from __future__ import annotations
+
+import math
 
 from envs.hardware.gpu import Gpu
 from envs.hardware.model_shape import BYTES, ModelShape
@@ -62,24 +66,34 @@ FUSED_FROM_HIDDEN = 4096
 """TRT-LLM's Llama class fuses norms into all-reduces above this width only."""
 FUSED_FROM_VLLM = "0.16.0"
 """First vLLM version that does so by default on more than one GPU (vllm-project/vllm pull request 34299)."""
+FUSED_MIB = {90: {2: 64.0, 4: 2.0, 8: 0.5}, 100: {2: 64.0, 4: 32.0, 8: 1.0}}
+"""Compute capability (x 10) -> GPUs -> largest message that vLLM 0.16.0 fuses, in MiB
+(``vllm/compilation/passes/fusion/allreduce_rms_fusion.py``). The kernel is FlashInfer's, which is TRT-LLM's."""
 
 
 def norms_fused(engine: str, version: str | None, shape: ModelShape, gpu: Gpu, tensor_parallel: int) -> bool:
-    """Whether norms run inside the all-reduces before them, and launch no kernel of their own.
+    """Whether norms run inside small all-reduces before them, and launch no kernel of their own."""
+    return fused_bytes(engine, version, shape, gpu, tensor_parallel) > 0.0
+
+
+def fused_bytes(engine: str, version: str | None, shape: ModelShape, gpu: Gpu, tensor_parallel: int) -> float:
+    """Largest message whose all-reduce holds the norm that follows, in bytes; 0: none does.
 
     Args:
         engine: ``vllm``, ``sglang`` or ``trtllm``.
         version: the engine's version; None: not known, taken as the newest.
         shape: the model.
-        gpu: the GPU; vLLM fuses on those that have fp8 arithmetic (Hopper, Blackwell).
+        gpu: the GPU; vLLM fuses on Hopper and Blackwell.
         tensor_parallel: GPUs that share the layers.
     """
     if engine == "trtllm":
-        return _fused_class(shape, tensor_parallel)
-    if engine != "vllm" or tensor_parallel == 1 or "fp8" not in gpu.flop_per_s:
-        return False
+        return math.inf if _fused_class(shape, tensor_parallel) else 0.0
+    if engine != "vllm" or tensor_parallel == 1:
+        return 0.0
     key, since = version_key(version or ""), version_key(FUSED_FROM_VLLM)
-    return key is None or since is None or key >= since
+    if key is not None and since is not None and key < since:
+        return 0.0
+    return FUSED_MIB.get(gpu.sm // 10 * 10, {}).get(tensor_parallel, 0.0) * 2**20
 
 
 def _fused_class(shape: ModelShape, tensor_parallel: int) -> bool:
@@ -136,14 +150,18 @@ def served_product_s(
 
 CAPTURED_TOKENS = {"vllm": 512, "sglang": 256, "trtllm": 256}
 """Largest step that an engine launches from a captured graph: vLLM's default; the decodes others capture by default."""
-EAGER_LAYER_S = 16.6e-3 / 36
-LAYER_OPS, LAYER_COLLECTIVES = 9, 2
-"""Launches of a layer: two norms, four products, rotation, attention, activation; and its all-reduces."""
+LAYER_OPS, LAYER_COLLECTIVES, QK_NORMS = 9, 2, 2
+"""Launches of a layer: two norms, four products, rotation, attention, activation; its all-reduces; norms of queries and
+keys."""
+EAGER_LAUNCH_S = 16.6e-3 / 36 / (LAYER_OPS + QK_NORMS)
+"""What one launch takes the Python of an engine that does not compile (42 us)."""
 PIECEWISE_SGLANG = "0.5.10"
 """First SGLang version taken to capture prefills piece by piece by default."""
 
 
-def launch_floor_s(ops: OpTables, engine_version: str | None, layers: int, tensor_parallel: int) -> float:
+def launch_floor_s(
+    ops: OpTables, engine_version: str | None, layers: int, tensor_parallel: int, qk_norm: bool = True
+) -> float:
     """Least time of a step that no captured graph launches, in seconds.
 
     Args:
@@ -151,25 +169,24 @@ def launch_floor_s(ops: OpTables, engine_version: str | None, layers: int, tenso
         engine_version: None: not known, taken as the newest.
         layers: decoder layers.
         tensor_parallel: GPUs that share them; more than one all-reduce twice a layer.
+        qk_norm: whether queries and keys are normalised, by two launches more; a compiler fuses them.
     """
-    launch_s = ops.launch_s() or 0.0
     collectives = LAYER_COLLECTIVES if tensor_parallel > 1 else 0
     if ops.engine == "vllm":
-        return layers * (LAYER_OPS + collectives) * launch_s
+        return layers * (LAYER_OPS + collectives) * (ops.launch_s() or 0.0)
     if ops.engine == "sglang":
         key, piecewise = version_key(engine_version or ""), version_key(PIECEWISE_SGLANG)
         if key is None or piecewise is None or key >= piecewise:
             return 0.0
-    return layers * (EAGER_LAYER_S + collectives * launch_s)
+    return layers * (LAYER_OPS + (QK_NORMS if qk_norm else 0) + collectives) * EAGER_LAUNCH_S
 
 
 def _kernel_s(ops: OpTables, gpu: Gpu, precision: str, kernel: str, m: int, k: int) -> float:
     """Time of one quantisation kernel over m x k values: its floor, or its bytes."""
     both_s = max(0.0, ops.gemm_floor_s(precision) - ops.gemm_floor_s("bf16"))
-    quantise_s = QUANTISE_S if precision == "fp8" else both_s
     # The search reads 16-bit values twice (largest of each part, then of all); quantising reads and writes them once.
     if kernel == SCALE:
-        floor_s, value_bytes = max(0.0, both_s - quantise_s), 4.0
+        floor_s, value_bytes = max(0.0, both_s - QUANTISE_S), 4.0
     else:
-        floor_s, value_bytes = quantise_s, 2.0 + BYTES[precision]
+        floor_s, value_bytes = QUANTISE_S, 2.0 + BYTES[precision]
     return max(floor_s, m * k * value_bytes / (gpu.memory_bytes_per_s * MEMORY_SHARE))

@@ -20,6 +20,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from envs.hardware.errors import MeasurementError, OutsideError
+from envs.hardware.sources.allreduce import FILE as ALLREDUCE
+from envs.hardware.sources.allreduce import read_allreduce
 from envs.hardware.sources.files import Origin, Table, check_times, merge_repeats, read_table
 from envs.hardware.sources.versions import nearest_version
 
@@ -42,9 +44,14 @@ DTYPES = {
     "nvfp4": "nvfp4",
 }
 """Profile precision -> the tables' dtype. The tables hold no fp16; bf16 kernels run at the same rate."""
-UNCAPTURED = {"vllm": {"fp8_block": "sglang"}}
-"""Engine -> products that its collector timed launch by launch (smallest ones 55 to 170 us, where captured ones take 3
-to 7), and the engine whose captured rows of the same kernels (DeepGEMM) are read instead."""
+READ_FROM = {"vllm": {"fp8_block": "sglang"}, "trtllm": {"nvfp4": "vllm"}}
+"""Engine -> products whose rows are not those of the kernels that it serves with, and the engine whose rows are read
+instead. vLLM's block-scaled fp8 was timed launch by launch (smallest products 55 to 170 us, where captured ones take 3
+to 7); SGLang's captured rows are of the same kernels (DeepGEMM). TRT-LLM's nvfp4 was timed with the kernel that runs
+when nothing was tuned (``collector/trtllm/collect_gemm.py`` never enters its ``autotune``, which an engine does as it
+starts): its time follows the depth of the matrix whatever its width. vLLM's rows are of FlashInfer's kernels."""
+FUSED_BY = {"vllm": "trtllm"}
+"""Engine -> the one whose all-reduce kernel it runs where it fuses norms into it (by way of FlashInfer)."""
 SMALL = 256
 """Sides of the matrices whose product is pure launch: their median time is a table's floor."""
 
@@ -124,6 +131,13 @@ class OpTables:
             return 0.0
         point: dict[str, object] = {"num_gpus": gpus, "captured": captured or self.launch_s() is None}
         return self._at("allreduce", "message_size", elements, point)
+
+    def fused_allreduce_s(self, elements: int, gpus: int) -> float:
+        """Time of an all-reduce that holds a norm: of the kernel it is made with, where that was measured."""
+        if gpus == 1:
+            return 0.0
+        name = "allreduce fused" if "allreduce fused" in self.tables else "allreduce"
+        return self._at(name, "message_size", elements, {"num_gpus": gpus, "captured": True})
 
     def gemm_floor_s(self, precision: str) -> float:
         """Median time of the smallest products: up to 8 rows, sides up to SMALL.
@@ -226,12 +240,19 @@ def load_op_tables(data_dir: Path, gpu: str, engine: str, version: str | None, w
         full = full.with_columns(tokens=pl.col(axis) + (1 if phase == "generation" else 0))
         attention = Table(attention.relative, attention.sha256, full)
         tables[phase] = _checked(attention, ["batch_size", "tokens", *shape])
-    tables["allreduce"] = _read_allreduce(data_dir, relative("comm", "custom_allreduce_perf.parquet"))
-    for dtype, other in UNCAPTURED.get(engine, {}).items():
+    tables["allreduce"] = read_allreduce(data_dir, relative("comm", ALLREDUCE))
+    if engine in FUSED_BY:
+        folder = f"{root}/{gpu}/comm/{FUSED_BY[engine]}"
+        if (data_dir / folder).is_dir():
+            path = f"{folder}/{nearest_version(data_dir / folder, ALLREDUCE, None)}/{ALLREDUCE}"
+            tables["allreduce fused"] = read_allreduce(data_dir, path)
+    for dtype, other in READ_FROM.get(engine, {}).items():
         folder = f"{root}/{gpu}/gemm/{other}"
         if (data_dir / folder).is_dir():
             path = f"{folder}/{nearest_version(data_dir / folder, 'gemm_perf.parquet', None)}/gemm_perf.parquet"
-            tables[f"gemm {dtype}"] = _read_gemm(data_dir, path)
+            products = _read_gemm(data_dir, path)
+            if (products.frame["gemm_dtype"] == dtype).any():
+                tables[f"gemm {dtype}"] = products
     return OpTables(gpu, engine, Path(gemm_path).parent.name, tables)
 
 
@@ -273,15 +294,6 @@ def _default_kernel(frame: pl.DataFrame) -> pl.DataFrame:
     keys = ["head_dim", "kv_cache_dtype"]
     counts = frame.group_by([*keys, "kernel_source"]).len().sort([*keys, "len", "kernel_source"])
     return frame.join(counts.group_by(keys, maintain_order=True).last(), on=[*keys, "kernel_source"], how="semi")
-
-
-def _read_allreduce(data_dir: Path, relative: str) -> Table:
-    columns = {"num_gpus": pl.Int64, "message_size": pl.Int64, "latency": pl.Float64}
-    table = read_table(data_dir, relative, columns, {"backend": pl.String})
-    # Engines that measure both ways say so in `backend`; the others measure captured launches.
-    captured = ~pl.col("backend").str.ends_with("eager") if "backend" in table.frame.columns else pl.lit(True)
-    frame = table.frame.with_columns(captured=captured)
-    return _checked(Table(table.relative, table.sha256, frame), ["num_gpus", "message_size", "captured"])
 
 
 def _checked(table: Table, keys: list[str]) -> Table:

@@ -159,8 +159,6 @@ def _prefills(composer: Composer, max_tokens: int) -> tuple[float, float]:
             targets.append(attention * weight)
     if not rows:
         raise OutsideError(f"{composer.ops.gpu}, {composer.ops.engine}: no prompts of this model were measured")
-    if not rows:
-        raise OutsideError(f"{composer.ops.gpu}, {composer.ops.engine}: no prompts of this model were measured")
     columns = np.array(rows)
     scale = np.linalg.norm(columns, axis=0)
     solution = nnls(columns / scale, np.array(targets))[0] / scale

@@ -47,6 +47,18 @@ def test_a_quantised_layer_is_faster_where_its_scales_are_known(tmp_path):
     assert known.seconds(0, 0, 8, 8000) < searched.seconds(0, 0, 8, 8000)
 
 
+def test_how_tokens_are_chosen_and_what_the_engine_may_use_are_part_of_the_profile(tmp_path):
+    data_dir, gpu = write_tables(tmp_path), toy_gpu(tmp_path)
+    place = ("llama-3.1-8b", gpu, ENGINE, "0.12.0", 2, "bf16", "bf16", data_dir)
+    greedy, asked = profile_for(*place), profile_for(*place, sampling="default")
+    assert asked.seconds(0, 0, 128, 128e3) - greedy.seconds(0, 0, 128, 128e3) > 2e-3
+    assert profile_for(*place, sampling="default") is asked
+    assert profile_for(*place, utilisation=0.9).kv == greedy.kv
+    assert profile_for(*place, utilisation=0.5).kv.capacity_tokens < greedy.kv.capacity_tokens
+    with pytest.raises(ProfileError, match="sampling 'best'"):
+        profile_for(*place, sampling="best")
+
+
 def test_another_gpu_stands_in_and_is_named(tmp_path):
     profile = make(write_tables(tmp_path), toy_gpu(tmp_path, tables="absent", stand_in=GPU))
     assert "toy_gpu stand in" in profile.source["method"]

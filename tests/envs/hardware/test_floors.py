@@ -2,23 +2,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import polars as pl
 import pytest
 
 from envs.hardware.gpu import load_gpu
 from envs.hardware.model_shape import load_model
+from envs.hardware.sources.compose import MEMORY_LATENCY_S, Composer
 from envs.hardware.sources.floors import (
-    EAGER_LAYER_S,
+    EAGER_LAUNCH_S,
     PRODUCTS,
     QUANTISE,
     QUANTISE_S,
+    fused_bytes,
     launch_floor_s,
     launched,
     norms_fused,
     served_product_s,
 )
 from envs.hardware.sources.op_tables import load_op_tables
-from tests.envs.hardware.quantised import write_engine
-from tests.envs.hardware.tables import GPU, VERSION
+from tests.envs.hardware.quantised import of, write_engine
+from tests.envs.hardware.tables import ALLREDUCE, GPU, VERSION, change
 
 LLAMA, SMALL_LLAMA, QWEN = (load_model(name) for name in ("llama-3.1-70b", "llama-3.1-8b", "qwen3-32b"))
 H100 = load_gpu("h100-sxm-80gb")
@@ -70,6 +73,33 @@ def test_norms_that_launch_nothing():
     }
 
 
+def test_how_large_a_message_a_norm_is_fused_into():
+    ada, b300 = replace(H100, sm=89), replace(H100, sm=103)
+    sizes = {
+        (gpu.sm, degree): fused_bytes("vllm", None, LLAMA, gpu, degree) / 2**20
+        for gpu in (H100, ada, b300)
+        for degree in (2, 8)
+    }
+    assert sizes == {(90, 2): 64.0, (90, 8): 0.5, (89, 2): 0.0, (89, 8): 0.0, (103, 2): 64.0, (103, 8): 1.0}
+    assert fused_bytes("trtllm", None, LLAMA, ada, 2) == float("inf")
+
+
+def test_a_fused_all_reduce_is_the_kernel_that_it_is_made_with(tmp_path):
+    write_engine(tmp_path, "trtllm")
+    write_engine(tmp_path, "vllm")
+    change(tmp_path / of(ALLREDUCE, "trtllm"), lambda frame: frame.with_columns(pl.col("latency") / 2))
+    ops = load_op_tables(tmp_path, GPU, "vllm", VERSION)
+    composer = Composer(ops, SMALL_LLAMA, H100, 2, "bf16", "bf16", as_served=True)
+    unfused = replace(composer, engine_version="0.15.0")
+    small = composer.matrices_s(8)
+    assert any("comm/trtllm" in path for path, _ in ops.files())
+    saved = 32 * 2 * (ops.allreduce_s(8 * 4096, 2, True) / 2 + MEMORY_LATENCY_S)
+    assert unfused.matrices_s(8) - small == pytest.approx(saved)
+    most = 64 * 2**20 // (2 * 4096)
+    beyond = unfused.matrices_s(most + 1) - composer.matrices_s(most + 1)
+    assert beyond == 0.0 < unfused.matrices_s(most) - composer.matrices_s(most)
+
+
 def product(ops, shape, name, m, precision="fp8"):
     return served_product_s(ops, shape, H100, 2, precision, name, m, 4096, 4096)
 
@@ -111,6 +141,15 @@ def test_products_timed_launch_by_launch_are_read_from_an_engine_that_captured_t
     assert any("sglang" in path for path, _ in ops.files())
 
 
+def test_products_timed_untuned_are_read_from_an_engine_with_tuned_kernels(tmp_path):
+    write_engine(tmp_path, "trtllm", "nvfp4")
+    alone = load_op_tables(tmp_path, GPU, "trtllm", VERSION).gemm_s(1, 4096, 4096, "nvfp4")  # vLLM's has no such rows
+    write_engine(tmp_path, "vllm", "nvfp4")
+    own, other = (load_op_tables(tmp_path, GPU, engine, VERSION) for engine in ("trtllm", "vllm"))
+    assert own.gemm_s(1, 4096, 4096, "nvfp4") == other.gemm_s(1, 4096, 4096, "nvfp4") < alone
+    assert own.gemm_s(1, 4096, 4096, "bf16") == other.gemm_s(1, 4096, 4096, "bf16")
+
+
 def test_launch_floors(tmp_path):
     for engine in ("vllm", "sglang", "trtllm"):
         write_engine(tmp_path, engine)
@@ -119,10 +158,12 @@ def test_launch_floors(tmp_path):
     assert launch is not None
     assert launch_floor_s(vllm, None, 32, 1) == pytest.approx(32 * 9 * launch)
     assert launch_floor_s(vllm, None, 32, 2) == pytest.approx(32 * 11 * launch)
-    assert launch_floor_s(sglang, "0.5.8.post1", 32, 1) == pytest.approx(32 * EAGER_LAYER_S)
+    assert launch_floor_s(vllm, None, 32, 2, qk_norm=False) == launch_floor_s(vllm, None, 32, 2)
+    assert launch_floor_s(sglang, "0.5.8.post1", 36, 1) == pytest.approx(16.6e-3)  # as published
     assert launch_floor_s(sglang, "0.5.14", 32, 1) == launch_floor_s(sglang, None, 32, 1) == 0.0
     assert trtllm.launch_s() is None
-    assert launch_floor_s(trtllm, "1.0.0rc3", 32, 8) == pytest.approx(32 * EAGER_LAYER_S)
+    assert launch_floor_s(trtllm, "1.0.0rc3", 32, 1, qk_norm=False) == pytest.approx(32 * 9 * EAGER_LAUNCH_S)
+    assert launch_floor_s(trtllm, "1.0.0rc3", 32, 8) == pytest.approx(32 * 13 * EAGER_LAUNCH_S)
 
 
 def test_the_rules_agree_with_kernels_measured_alone(public_data):
