@@ -72,7 +72,10 @@ def run(config: DictConfig) -> int:
     points = all_points(shape, bench.scope)
     print(f"{shape.name} on {bench.machine.name}, torch {bench.machine.torch}, driver {bench.machine.driver}")
     _print_plan(plan(points, store.done(points), device, minutes), device, minutes)
-    outcome = measure(bench, store, points, minutes, Teller())
+    try:
+        outcome = measure(bench, store, points, minutes, Teller())
+    except OSError as error:  # no rights, no folder, no room left
+        raise ResearchError(f"out={out}: cannot be written: {error}") from None
     summary = _summary(shape, bench.machine, store, outcome, device, minutes)
     _print_outcome(summary, out)
     _write(out / "summary.json", summary)
@@ -211,7 +214,7 @@ def _next(config: DictConfig, out: Path, shape: ModelShape, machine: Machine, ou
         print(f"results: {out}")
         print("next: python -m research.calibrate action=measure device=cuda model=llama-3.1-8b plan=true")
         return
-    sheet = gpu_sheet(machine.name)
+    sheet = gpu_sheet(machine.name, machine.memory_bytes)
     write_recipe(out / RECIPE, shape, machine, sheet or "GPU.yaml", out)
     if sheet is None:
         print(f"no data sheet fits {machine.name}: write one (docs/hardware.md) and name it as gpu in {out / RECIPE}")
@@ -219,13 +222,30 @@ def _next(config: DictConfig, out: Path, shape: ModelShape, machine: Machine, ou
     print(f"next: python -m research.calibrate action=fit profile={out / RECIPE}")
 
 
-def gpu_sheet(device_name: str) -> str | None:
-    """The shipped data sheet of a GPU by the driver's name of it, such as ``NVIDIA H100 80GB HBM3``; None: none."""
-    from envs.hardware.gpu import gpu_names
+def gpu_sheet(device_name: str, memory_bytes: int) -> str | None:
+    """The shipped data sheet of a GPU, or None.
+
+    Args:
+        device_name: the driver's name of it, such as ``NVIDIA H100 80GB HBM3``.
+        memory_bytes: what the driver says it has, a little less than the sheet's.
+    """
+    from envs.hardware.gpu import gpu_names, load_gpu
 
     words = set(re.split(r"[^a-z0-9]+", device_name.lower()))
-    found = [name for name in gpu_names() if name.split("-")[0] in words]
-    return found[0] if len(found) == 1 else None
+    found = [name for name in gpu_names() if _is_of(name.split("-"), words)]
+    fitting = [name for name in found if 0.9 < memory_bytes / load_gpu(name).memory_bytes <= 1.02]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _is_of(sheet: Sequence[str], words: set[str]) -> bool:
+    """Whether a sheet, its name in words, is of a GPU: the same model on the same kind of board."""
+    model = [word for word in sheet if word not in ("sxm", "pcie", "server") and not re.fullmatch(r"\d+gb", word)]
+    if not words.issuperset(model):
+        return False
+    card = not words.isdisjoint(("pcie", "nvl"))
+    return {"pcie": card, "sxm": not card, "server": "server" in words}.get(
+        next((word for word in sheet if word in ("sxm", "pcie", "server")), ""), True
+    )
 
 
 def write_recipe(path: Path, shape: ModelShape, machine: Machine, gpu: str, tables: Path) -> None:

@@ -123,14 +123,15 @@ class _Attention:
         self.lab, self.step = lab, step
         cascade, shared = step.prefix == "cascade", step.prefix == "shared"
         own = min(OWN, step.context) if cascade else step.context
-        size = 4 * shape.kv_heads * shape.head_dim * (step.batch * own + step.cached + step.new)
+        held = 1 if shared else step.batch
+        size = 4 * shape.kv_heads * shape.head_dim * (held * own + step.cached + step.new)
         copies = min(lab.copies(size), shape.layers) if step.attend else 0
 
         def cache(sequences: int, tokens: int) -> list[Any]:
             return [lab.random(sequences, shape.kv_heads, tokens, shape.head_dim) for _ in range(2)]
 
         self.prefix = [cache(1, max(step.context - own, step.cached)) for _ in range(copies if cascade else 0)]
-        self.decodes = [cache(1 if shared else step.batch, own) for _ in range(copies if step.batch else 0)]
+        self.decodes = [cache(held, own) for _ in range(copies if step.batch else 0)]
         prompt = step.new if cascade else step.cached + step.new
         self.prompts = [cache(1, prompt) for _ in range(copies if step.new else 0)]
 

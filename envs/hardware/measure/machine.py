@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import platform
+import statistics
 import subprocess
+import threading
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 from envs.hardware.errors import MeasurementError
 
 FILE = "machine.json"
+EVERY_S = 2.0
 _QUERY = ("driver_version", "power.limit", "power.max_limit", "clocks.max.sm", "clocks.max.mem")
 
 
@@ -130,12 +133,44 @@ def this_machine(torch: Any, device: str, model: str, shape: dict[str, Any]) -> 
     )
 
 
-def clock_mhz(torch: Any, device: str) -> float | None:
-    """The SM clock now; None where it cannot be read."""
-    if device == "cpu":
-        return None
-    uuid = str(getattr(torch.cuda.get_device_properties(0), "uuid", ""))
-    return number(nvidia_smi(uuid, ("clocks.sm",)).get("clocks.sm"))
+class Clocks:
+    """The SM clock while kernels run: read beside the measurement, since a GPU that has come to rest clocks otherwise.
+
+    A context manager; on a CPU, and where the driver does not say, there is no clock.
+    """
+
+    def __init__(self, torch: Any, device: str) -> None:
+        """Remember which GPU is read."""
+        self.uuid = "" if device == "cpu" else str(getattr(torch.cuda.get_device_properties(0), "uuid", ""))
+        self.thread = None if device == "cpu" else threading.Thread(target=self._read, daemon=True)
+        self.done = threading.Event()
+        self.lock = threading.Lock()
+        self.seen: list[float] = []
+
+    def __enter__(self) -> Clocks:
+        """Begin to read, every EVERY_S seconds."""
+        if self.thread is not None:
+            self.thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Stop reading."""
+        self.done.set()
+        if self.thread is not None:
+            self.thread.join(timeout=2 * EVERY_S)
+
+    def take(self) -> float | None:
+        """Median in MHz of what was read since this was last asked; None where nothing was."""
+        with self.lock:
+            seen, self.seen = self.seen, []
+        return statistics.median(seen) if seen else None
+
+    def _read(self) -> None:
+        while not self.done.wait(EVERY_S):
+            mhz = number(nvidia_smi(self.uuid, ("clocks.sm",)).get("clocks.sm"))
+            if mhz is not None:
+                with self.lock:
+                    self.seen.append(mhz)
 
 
 def nvidia_smi(uuid: str, query: tuple[str, ...]) -> dict[str, str]:

@@ -10,11 +10,12 @@ from typing import Any
 
 from envs.hardware.errors import MeasurementError
 from envs.hardware.measure.lab import Lab
-from envs.hardware.measure.machine import Machine, clock_mhz, read_machine, this_machine, write_machine
+from envs.hardware.measure.machine import Clocks, Machine, read_machine, this_machine, write_machine
 from envs.hardware.measure.ops import OPS
 from envs.hardware.measure.plan import seconds
 from envs.hardware.measure.points import Point, Scope, scope_of
 from envs.hardware.measure.store import Store
+from envs.hardware.measure.timing import warm
 from envs.hardware.model_shape import ModelShape
 
 FLUSH_S = 10.0
@@ -124,37 +125,43 @@ def measure(bench: Bench, store: Store, points: Sequence[Point], minutes: float,
     Raises:
         MeasurementError: a time that is none.
     """
-    torch, device = bench.lab.torch, bench.machine.device
+    device = bench.machine.device
     write_machine(store.folder, bench.machine)
     done = store.done(points)
     began = flushed = time.perf_counter()
     measured, left = 0, 0
     skipped: dict[str, str] = {}
-    try:
-        for index, point in enumerate(points):
-            if point in done:
-                continue
-            now = time.perf_counter()
-            if now - began + seconds(point, device) > minutes * 60.0:
-                left += 1
-                continue
-            tell(index, len(points), point)
-            try:
-                store.add(point, OPS[point.op].measure(point, bench.lab))
-                measured += 1
-            except RuntimeError as error:  # also NotMeasuredError, out of memory, and kernels that a build lacks
-                skipped[point.label()] = " ".join(str(error).split())[:300]
-                _clear(bench, point, error)
-            if now - flushed > FLUSH_S:
-                store.flush(clock_mhz(torch, device))
-                flushed = now
-    finally:
-        store.flush(clock_mhz(torch, device))
+    with Clocks(bench.lab.torch, device) as clocks:
+        try:
+            if len(done) < len(points):
+                warm(bench.lab)
+            for index, point in enumerate(points):
+                if point in done:
+                    continue
+                now = time.perf_counter()
+                if now - began + seconds(point, device) > minutes * 60.0:
+                    left += 1
+                    continue
+                tell(index, len(points), point)
+                reason = ""
+                try:
+                    store.add(point, OPS[point.op].measure(point, bench.lab))
+                    measured += 1
+                except RuntimeError as error:  # also NotMeasuredError, out of memory, and kernels that a build lacks
+                    reason = " ".join(str(error).split())[:300] or type(error).__name__
+                if reason:  # only now, when the error holds no operands any more
+                    skipped[point.label()] = reason
+                    _clear(bench, point, reason)
+                if now - flushed > FLUSH_S:
+                    store.flush(clocks.take())
+                    flushed = now
+        finally:
+            store.flush(clocks.take())
     return Outcome(measured, len(done), left, skipped, time.perf_counter() - began)
 
 
-def _clear(bench: Bench, point: Point, error: Exception) -> None:
-    """Free what a failed point held.
+def _clear(bench: Bench, point: Point, reason: str) -> None:
+    """Free what a failed point held, and leave the stream of a capture that failed.
 
     Raises:
         MeasurementError: the device does not answer any more.
@@ -164,9 +171,10 @@ def _clear(bench: Bench, point: Point, error: Exception) -> None:
         return
     try:
         torch.cuda.synchronize()
+        torch.cuda.set_stream(torch.cuda.default_stream())
         torch.cuda.empty_cache()
     except RuntimeError:
         raise MeasurementError(
-            f"{point.label()}: the GPU stopped answering ({' '.join(str(error).split())[:200]}); what was measured "
-            "before is kept: run the command again"
+            f"{point.label()}: the GPU stopped answering ({reason[:200]}); what was measured before is kept: run the "
+            "command again"
         ) from None

@@ -1,13 +1,15 @@
 """Two phases on one GPU: each alone under a limit of SMs, and both at once on two streams.
 
-A limit is a CUDA green context (torch makes one of a number of SMs where driver and build support it). Limits through
-MPS are set before a process starts (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE): a run under one records it in its machine
-record; this command starts no MPS daemon. At once, the measured phase runs unlimited or limited beside the other one,
-which is kept busy without a limit of its own. Both phases are one layer each, large enough that launches hide.
+A limit is a CUDA green context (torch makes one of a number of SMs where driver and build support it; the driver deals
+SMs out by eights, so a share is rounded to that and ``kernel_source`` says how many it was). Limits through MPS are set
+before a process starts (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE): a run under one records it in its machine record; this
+command starts no MPS daemon. At once, the measured phase runs unlimited or limited beside the other one, which is kept
+busy without a limit of its own. Both phases are one layer each, large enough that launches hide.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +26,8 @@ SHARES = (1.0, 0.5, 0.25, 0.75, 0.125)
 BURST = 8
 REPEATS = 8
 MOST_REPLAYS = 256
+SMS = 8
+"""SMs come in groups of so many (of 2 before compute capability 9.0)."""
 
 
 def points(shape: ModelShape, scope: Scope) -> list[Point]:
@@ -49,7 +53,10 @@ def measure(point: Point, lab: Lab) -> Timing:
         raise NotMeasuredError("expected a GPU")
     lab.need(point.held_bytes)
     torch = lab.torch
-    stream = torch.cuda.Stream() if share == 1.0 else _limited(lab, share)
+    count = share_sms(share, lab.sms)
+    # The context is held as long as its stream is used: it takes the stream along when it goes.
+    context = None if share == 1.0 else _limited(count)
+    stream = torch.cuda.Stream() if context is None else context.Stream()
     other = next(name for name in PHASES if name != phase)
     with torch.inference_mode():
         stack = Stack(lab)
@@ -61,7 +68,13 @@ def measure(point: Point, lab: Lab) -> Timing:
                 mine()
         torch.cuda.synchronize()
         samples = overlapped(lambda replays: _burst(torch, stream, mine, graph, replays))
-    return summarise(samples, BURST, captured=False).named("stream" if share == 1.0 else "green context")
+    source = "stream" if context is None else f"green context, {count} of {lab.sms} SMs"
+    return summarise(samples, BURST, captured=False).named(source)
+
+
+def share_sms(share: float, sms: int) -> int:
+    """SMs of a share, by eights."""
+    return sms if share == 1.0 else max(SMS, round(share * sms / SMS) * SMS)
 
 
 def overlapped(burst: Callable[[int], tuple[float, bool]]) -> list[float]:
@@ -88,6 +101,7 @@ def overlapped(burst: Callable[[int], tuple[float, bool]]) -> list[float]:
 def _busy(torch: Any, theirs: Callable[[], Any]) -> Any:
     """A graph of BURST calls: queued in one launch, so that the other stream's launches do not wait behind it."""
     side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         theirs()
     torch.cuda.synchronize()
@@ -98,8 +112,8 @@ def _busy(torch: Any, theirs: Callable[[], Any]) -> Any:
     return graph
 
 
-def _limited(lab: Lab, share: float) -> Any:
-    """A stream on a share of the SMs.
+def _limited(count: int) -> Any:
+    """A green context of ``count`` SMs.
 
     Raises:
         NotMeasuredError: driver or build make no green contexts.
@@ -107,13 +121,16 @@ def _limited(lab: Lab, share: float) -> Any:
     try:
         from torch.cuda.green_contexts import GreenContext
 
-        return GreenContext.create(num_sms=max(1, round(share * lab.sms)), device_id=0).Stream()  # type: ignore[attr-defined, unused-ignore]
+        return GreenContext.create(num_sms=count, device_id=0)
     except (ImportError, AttributeError, RuntimeError, TypeError) as error:
-        raise NotMeasuredError(f"no green contexts here: {str(error).splitlines()[0]}") from None
+        raise NotMeasuredError(f"no green contexts here: {' '.join(str(error).split())[:200]}") from None
 
 
 def _burst(torch: Any, stream: Any, mine: Callable[[], Any], graph: Any, replays: int) -> tuple[float, bool]:
-    """Milliseconds of one of BURST calls, and whether ``graph``, replayed before them, outlasted them (True: none)."""
+    """Milliseconds of one of BURST calls, and whether ``graph``, replayed before them, outlasted them (True: none).
+
+    By the host's clock: an event belongs to a context, and the stream may be another's. A burst takes milliseconds.
+    """
     torch.cuda.synchronize()
     last = None
     if graph is not None:
@@ -122,16 +139,15 @@ def _burst(torch: Any, stream: Any, mine: Callable[[], Any], graph: Any, replays
                 graph.replay()
             last = torch.cuda.Event()
             last.record()
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    began = time.perf_counter()
     with torch.cuda.stream(stream):
-        start.record()
         for _ in range(BURST):
             mine()
-        end.record()
-    end.synchronize()
+    stream.synchronize()
+    took_s = time.perf_counter() - began
     outlasted = last is None or not last.query()
     torch.cuda.synchronize()
-    return float(start.elapsed_time(end)) / BURST, outlasted
+    return took_s * 1e3 / BURST, outlasted
 
 
 SM_SHARE = Op(

@@ -22,6 +22,9 @@ LEAST_REPEATS = 5
 LONGEST_S = 1.0
 """Repeats beyond LEAST_REPEATS stop once they have taken this long together."""
 
+WARM_S = 2.0
+"""A GPU at rest clocks low; it is kept busy for so long before the first point."""
+
 Call = Callable[[], Any]
 
 
@@ -56,6 +59,18 @@ def summarise(samples_ms: Sequence[float], calls: int, captured: bool) -> Timing
     """Median and quartiles of ``samples_ms``, shape (repeats,), each the time of one call."""
     low, middle, high = np.percentile(np.asarray(samples_ms, dtype=np.float64), [25.0, 50.0, 75.0])
     return Timing(float(middle), float(low), float(high), len(samples_ms), calls, captured)
+
+
+def warm(lab: Lab) -> None:
+    """Let the clocks of a GPU rise."""
+    if not lab.cuda:
+        return
+    x = lab.random(4096, 4096)
+    began = time.perf_counter()
+    while time.perf_counter() - began < WARM_S:
+        for _ in range(8):
+            lab.torch.nn.functional.linear(x, x)
+        lab.torch.cuda.synchronize()
 
 
 def time_calls(lab: Lab, calls: Sequence[Call], captured: bool = True) -> Timing:

@@ -219,17 +219,24 @@ def test_a_plan_needs_no_gpu(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("name", "sheet"),
+    ("name", "gib", "sheet"),
     [
-        ("NVIDIA H100 80GB HBM3", "h100-sxm-80gb"),
-        ("NVIDIA A100-SXM4-80GB", "a100-sxm-80gb"),
-        ("NVIDIA B200", "b200-sxm"),
-        ("NVIDIA GB200", "gb200"),
-        ("NVIDIA GeForce RTX 4090", None),
+        ("NVIDIA H100 80GB HBM3", 79.1, "h100-sxm-80gb"),
+        ("NVIDIA H100 PCIe", 79.1, "h100-pcie-80gb"),
+        ("NVIDIA H100 NVL", 93.1, None),
+        ("NVIDIA A100-SXM4-80GB", 79.3, "a100-sxm-80gb"),
+        ("NVIDIA A100-SXM4-40GB", 39.4, None),
+        ("NVIDIA A100 80GB PCIe", 79.3, "a100-pcie-80gb"),
+        ("NVIDIA B200", 178.4, "b200-sxm"),
+        ("NVIDIA GB200", 184.0, "gb200"),
+        ("NVIDIA L4", 22.5, "l4"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 94.9, "rtx-pro-6000-server"),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 94.9, None),
+        ("NVIDIA GeForce RTX 4090", 23.5, None),
     ],
 )
-def test_the_data_sheet_of_a_gpu(name, sheet):
-    assert gpu_sheet(name) == sheet
+def test_the_data_sheet_of_a_gpu(name, gib, sheet):
+    assert gpu_sheet(name, round(gib * 2**30)) == sheet
 
 
 @pytest.mark.parametrize(
@@ -244,6 +251,7 @@ def test_the_data_sheet_of_a_gpu(name, sheet):
         (["device=cuda", "model=qwen3-30b-a3b", "plan=true"], "has layers with experts: expected a dense model"),
         (["device=cuda", "model=qwen3-next-80b-a3b", "plan=true"], "expected a dense model"),
         (["device=cpu", "model=toy", "minute=3"], "did you mean 'minutes'"),
+        (["device=cpu", "model=toy", "out=/dev/null/x"], "out=/dev/null/x: cannot be written"),
     ],
 )
 def test_mistakes_are_told_in_one_line(tmp_path, capsys, monkeypatch, words, expected):

@@ -9,14 +9,15 @@ import polars as pl
 import pytest
 
 from envs.hardware.errors import MeasurementError
+from envs.hardware.measure import machine
 from envs.hardware.measure.interference import tpot_rise
 from envs.hardware.measure.lab import Lab
-from envs.hardware.measure.machine import number, parse_csv
+from envs.hardware.measure.machine import Clocks, number, parse_csv
 from envs.hardware.measure.points import NotMeasuredError
 from envs.hardware.measure.separate import take_apart
-from envs.hardware.measure.sharing import MOST_REPLAYS, overlapped
+from envs.hardware.measure.sharing import MOST_REPLAYS, overlapped, share_sms
 from envs.hardware.measure.sharing import REPEATS as BURSTS
-from envs.hardware.measure.timing import REPEATS, WARM_UP, summarise, time_calls
+from envs.hardware.measure.timing import REPEATS, WARM_UP, summarise, time_calls, warm
 from envs.hardware.model_shape import load_model
 
 
@@ -187,3 +188,44 @@ def test_two_phases_count_only_while_both_run():
     with pytest.raises(NotMeasuredError, match="the other phase ended first"):
         overlapped(lambda replays: (1.5, False))
     assert MOST_REPLAYS >= 16
+
+
+def test_the_clock_is_read_while_kernels_run(monkeypatch):
+    asked = []
+
+    def says(uuid, query):
+        asked.append((uuid, query))
+        return {"clocks.sm": ("1410", "[N/A]", "1980", "1395")[min(len(asked), 4) - 1]}
+
+    monkeypatch.setattr(machine, "EVERY_S", 0.001)
+    monkeypatch.setattr(machine, "nvidia_smi", says)
+    properties = SimpleNamespace(uuid="c0ffee")
+    torch = SimpleNamespace(cuda=SimpleNamespace(get_device_properties=lambda index: properties))
+    with Clocks(torch, "cuda") as clocks:
+        while len(clocks.seen) < 3:
+            clocks.done.wait(0.001)
+    assert asked[0] == ("c0ffee", ("clocks.sm",))
+    assert clocks.take() in (1395.0, 1402.5, 1410.0)  # a median; what the driver does not say is no 0
+    assert clocks.take() is None  # nothing was read since
+    with Clocks(None, "cpu") as none:
+        assert none.take() is None
+
+
+def test_a_share_of_sms_is_dealt_out_by_eights():
+    assert [share_sms(share, 132) for share in (1.0, 0.75, 0.5, 0.25, 0.125, 0.01)] == [132, 96, 64, 32, 16, 8]
+    assert share_sms(0.5, 108) == 56
+
+
+def test_a_gpu_is_busy_before_the_first_point(monkeypatch):
+    clock = iter(range(100))
+    monkeypatch.setattr("envs.hardware.measure.timing.time.perf_counter", lambda: float(next(clock)))
+    calls = []
+    torch = SimpleNamespace(
+        cuda=SimpleNamespace(synchronize=lambda: calls.append("wait")),
+        nn=SimpleNamespace(functional=SimpleNamespace(linear=lambda x, w: calls.append("product"))),
+        randn=lambda *sizes, device, dtype: sizes,
+        bfloat16="bf16",
+    )
+    warm(Lab(torch, "cuda", load_model("llama-3.1-8b"), 2**20, 132))
+    assert calls == (["product"] * 8 + ["wait"])
+    warm(Lab(None, "cpu", load_model("llama-3.1-8b"), 2**20, 0))  # nothing to do
