@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 DEVICES = ("cuda", "cpu")
 TELL_S = 10.0
 TOY = "toy"
-RECIPE = "recipe.yaml"
+RECIPE, PICTURE = "recipe.yaml", "measured.png"
 
 
 def out_name(config: DictConfig) -> str:
@@ -79,6 +79,11 @@ def run(config: DictConfig) -> int:
     summary = _summary(shape, bench.machine, store, outcome, device, minutes)
     _print_outcome(summary, out)
     _write(out / "summary.json", summary)
+    from research.calibrating.measuring_picture import draw
+
+    title = f"{shape.name} on {bench.machine.name}, torch {bench.machine.torch}"
+    if draw(shape, store.frames, summary["tpot_rise"], title, out / PICTURE):
+        print(f"picture: {out / PICTURE}")
     _next(config, out, shape, bench.machine, outcome)
     return 0
 
@@ -165,8 +170,9 @@ def _summary(
     from envs.hardware.measure.interference import tpot_rise
     from envs.hardware.measure.ops import OPS
     from envs.hardware.measure.separate import take_apart
+    from envs.hardware.measure.sharing import share_slowdowns
 
-    steps, interference = store.frames.get("steps"), store.frames.get("interference")
+    steps, interference, shared = (store.frames.get(name) for name in ("steps", "interference", "sm_share"))
     mixed = [] if steps is None else take_apart(steps)
     return {
         "model": shape.name,
@@ -180,6 +186,7 @@ def _summary(
         "skipped": outcome.skipped,
         "tables": {OPS[name].file: frame.height for name, frame in store.frames.items()},
         "mixed": [asdict(part) | {"ratio": part.ratio} for part in mixed],
+        "sm_share": [] if shared is None else [asdict(row) for row in share_slowdowns(shared)],
         "tpot_rise": [] if interference is None else [asdict(rise) for rise in tpot_rise(interference)],
     }
 
@@ -193,12 +200,17 @@ def _print_outcome(summary: Mapping[str, Any], out: Path) -> None:
         print(f"  not measured ({count}): {reason}")
     for file, rows in summary["tables"].items():
         print(f"  {out / file}: {rows} rows")
+    if summary["device"] == "cpu":
+        print("a toy on a CPU shows that the command works; the figures that follow say nothing about any GPU:")
     ratios = sorted(row["ratio"] for row in summary["mixed"] if row["ratio"] is not None)
     if ratios:
         print(
             f"attention in mixed steps takes {ratios[len(ratios) // 2]:.2f} times the sum of both alone at the median "
             f"({ratios[0]:.2f} to {ratios[-1]:.2f}, {len(ratios)} steps)"
         )
+    for row in summary["sm_share"]:
+        beside = "the other phase beside it" if row["beside"] else "alone"
+        print(f"{row['phase']} on {row['sm_share']:.0%} of the SMs, {beside}: {row['slowdown']:.2f} times its time")
     for row in summary["tpot_rise"]:
         print(
             f"TPOT of {row['batch']} decodes with one prefill of {row['new']} tokens: distinct prefixes "

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
@@ -148,6 +149,35 @@ def _burst(torch: Any, stream: Any, mine: Callable[[], Any], graph: Any, replays
     outlasted = last is None or not last.query()
     torch.cuda.synchronize()
     return took_s * 1e3 / BURST, outlasted
+
+
+@dataclass(frozen=True, slots=True)
+class Slowdown:
+    """Time of a phase over its time alone on all SMs."""
+
+    phase: str
+    sm_share: float
+    beside: bool
+    slowdown: float
+
+
+def share_slowdowns(frame: pl.DataFrame) -> list[Slowdown]:
+    """Every row but those alone on all SMs, which all others are held against; none where those are missing.
+
+    Args:
+        frame: rows of ``sm_share.parquet``.
+    """
+    whole = {
+        phase: latency
+        for phase, share, beside, latency in frame.select("phase", "sm_share", "beside", "latency").iter_rows()
+        if share == 1.0 and not beside
+    }
+    rows = frame.sort("phase", "beside", "sm_share", descending=[True, False, True])
+    return [
+        Slowdown(phase, share, beside, latency / whole[phase])
+        for phase, share, beside, latency in rows.select("phase", "sm_share", "beside", "latency").iter_rows()
+        if phase in whole and (beside or share < 1.0)
+    ]
 
 
 SM_SHARE = Op(

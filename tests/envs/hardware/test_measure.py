@@ -21,6 +21,7 @@ from envs.hardware.measure.timing import Timing
 from envs.hardware.model_shape import load_model
 from research.calibrate import main
 from research.calibrating.measuring import gpu_sheet
+from research.calibrating.measuring_picture import draw
 
 torch = pytest.importorskip("torch")
 
@@ -105,6 +106,15 @@ def test_the_summary_holds_what_was_printed(done, capsys):
     assert summary["measured"] == sum(summary["tables"].values())
     assert len(summary["mixed"]) == 9
     assert [(row["batch"], row["new"]) for row in summary["tpot_rise"]] == [(2, 16)]
+
+
+def test_the_picture_is_drawn_of_whatever_was_measured(done, tmp_path):
+    assert (done / "measured.png").stat().st_size > 20_000
+    shape = load_model(TOY)
+    gemm = pl.read_parquet(done / OPS["gemm"].file)
+    assert draw(shape, {"gemm": gemm}, [], "products only", tmp_path / "some.png")
+    assert (tmp_path / "some.png").stat().st_size > 20_000
+    assert not draw(shape, {}, [], "nothing", tmp_path / "none.png")
 
 
 def test_a_second_run_measures_nothing_again(done, capsys):

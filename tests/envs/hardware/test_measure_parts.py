@@ -15,7 +15,7 @@ from envs.hardware.measure.lab import Lab
 from envs.hardware.measure.machine import Clocks, number, parse_csv
 from envs.hardware.measure.points import NotMeasuredError
 from envs.hardware.measure.separate import take_apart
-from envs.hardware.measure.sharing import MOST_REPLAYS, overlapped, share_sms
+from envs.hardware.measure.sharing import MOST_REPLAYS, overlapped, share_slowdowns, share_sms
 from envs.hardware.measure.sharing import REPEATS as BURSTS
 from envs.hardware.measure.timing import REPEATS, WARM_UP, summarise, time_calls, warm
 from envs.hardware.model_shape import load_model
@@ -229,3 +229,17 @@ def test_a_gpu_is_busy_before_the_first_point(monkeypatch):
     warm(Lab(torch, "cuda", load_model("llama-3.1-8b"), 2**20, 132))
     assert calls == (["product"] * 8 + ["wait"])
     warm(Lab(None, "cpu", load_model("llama-3.1-8b"), 2**20, 0))  # nothing to do
+
+
+def test_slowdowns_are_held_against_a_phase_alone_on_all_sms():
+    times = {(1.0, False): 2.0, (0.5, False): 3.0, (1.0, True): 2.6, (0.5, True): 4.0}
+    rows = [
+        {"phase": phase, "sm_share": share, "beside": beside, "latency": latency}
+        for phase in ("prefill", "decode")
+        for (share, beside), latency in times.items()
+        if phase == "prefill" or (share, beside) != (1.0, False)
+    ]
+    found = share_slowdowns(pl.DataFrame(rows))
+    assert [(row.phase, row.sm_share, row.beside, row.slowdown) for row in found] == [
+        ("prefill", 0.5, False, 1.5), ("prefill", 1.0, True, 1.3), ("prefill", 0.5, True, 2.0),
+    ]  # fmt: skip
