@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from envs.cluster.spec import ClusterSpec
     from traces import Trace
 
-FIGURES = ("median_abs_error_percent", "bias_percent")
+FIGURES = ("median_abs_error_percent", "median_signed_error_percent")
 
 
 def look_up(cluster: ClusterSpec, path: str | None) -> dict[str, Any] | None:
@@ -79,7 +79,8 @@ def words(found: Mapping[str, Any] | None) -> str:
             "policy=logged with the same cluster and hardware does it."
         )
     errors = ", ".join(
-        f"{title} {found[name]['median_abs_error_percent']:.1f} % (bias {found[name]['bias_percent']:+.1f} %)"
+        f"{title} {found[name]['median_abs_error_percent']:.1f} % (signed median "
+        f"{found[name]['median_signed_error_percent']:+.1f} %)"
         for name, title in (("ttft", "TTFT"), ("tpot", "TPOT"))
         if found[name] is not None
     )

@@ -141,7 +141,7 @@ def _score(frame: pl.DataFrame, name: str) -> dict[str, Any] | None:
     quantiles: Mapping[str, float] = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
     return {
         "requests": int(error.size),
-        "bias_percent": float(np.median(error)),
+        "median_signed_error_percent": float(np.median(error)),
         "median_abs_error_percent": float(np.median(size)),
         "p90_abs_error_percent": float(np.quantile(size, 0.9)),
         **{

@@ -2,8 +2,9 @@
 
 ``<folder>/<key>.json`` with ``key = cluster_key(cluster)``::
 
-    {"format": 1, "cluster": NAME, "profiles": [...], "trace": NAME, "trace_sha256": ..., "requests": n,
-     "ttft": {"median_abs_error_percent": ..., "bias_percent": ...}, "tpot": {...}, "summary": PATH, "code": SHA}
+    {"format": 2, "cluster": NAME, "profiles": [...], "trace": NAME, "trace_sha256": ..., "requests": n,
+     "ttft": {"median_abs_error_percent": ..., "median_signed_error_percent": ...}, "tpot": {...}, "summary": PATH,
+     "code": SHA}
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from envs.cluster.spec import ClusterSpec
 from research.evidence.runs import code_version, key_of, write_json
 
-FORMAT = 1
+FORMAT = 2
 FEWEST = 100
 """Requests that a backtest must have compared to leave a mark."""
 FOLDER = Path("results") / "backtests"

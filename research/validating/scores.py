@@ -132,7 +132,7 @@ def score(frame: pl.DataFrame, source: str, metric: str) -> dict[str, Any] | Non
         "median_percent": float(np.median(size)),
         "median_low_percent": low[1],
         "median_high_percent": high[1],
-        "bias_percent": float(np.median(error)),
+        "median_signed_error_percent": float(np.median(error)),
     }
 
 

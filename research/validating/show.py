@@ -48,7 +48,8 @@ def _cell(rows: Sequence[Mapping[str, Any]], group: str, value: str, source: str
         if math.isnan(row["mape_low_percent"])
         else f" ({row['mape_low_percent']:.0f} to {row['mape_high_percent']:.0f})"
     )
-    return f"{row['mape_percent']:.1f} / {row['median_percent']:.1f}{spread} {row['bias_percent']:+.0f}; {row['runs']}"
+    signed = f"{row['median_signed_error_percent']:+.0f}"
+    return f"{row['mape_percent']:.1f} / {row['median_percent']:.1f}{spread} {signed}; {row['runs']}"
 
 
 def rounds_words(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -37,7 +37,7 @@ def _cell(score: Mapping[str, Any] | None) -> str:
         return ""
     return (
         f"{score['median_abs_error_percent']:.1f} / {score['p90_abs_error_percent']:.1f} "
-        f"{score['bias_percent']:+.1f}; {score['requests']}"
+        f"{score['median_signed_error_percent']:+.1f}; {score['requests']}"
     )
 
 

@@ -152,7 +152,7 @@ def test_a_backtest_shows_a_slow_world(log, tmp_path, monkeypatch):
     other = "hardware.profile=llama2-70b-fp16-a100-tp8"
     assert command(tmp_path / "a", f"trace.path={log}", "policy=logged", "cluster=1p2d", other) == 0
     summary = json.loads((tmp_path / "a" / "summary.json").read_bytes())
-    assert summary["all"]["tpot"]["bias_percent"] > 100
+    assert summary["all"]["tpot"]["median_signed_error_percent"] > 100
     assert [level["level"] for level in summary["levels"]] == ["low", "middle", "high"]
 
 

@@ -35,7 +35,7 @@ def test_errors_by_hand():
     assert (tpot["runs"], tpot["clusters"]) == (3, 3)
     assert tpot["mape_percent"] == pytest.approx(20 / 3)
     assert tpot["median_percent"] == pytest.approx(10)
-    assert tpot["bias_percent"] == pytest.approx(0)
+    assert tpot["median_signed_error_percent"] == pytest.approx(0)
     assert (ttft["mape_percent"], ttft["median_percent"]) == (pytest.approx(100 / 3), pytest.approx(0))
     assert tpot["mape_low_percent"] <= tpot["mape_percent"] <= tpot["mape_high_percent"]
     assert scores.score(frame, "rule", "tpot") is None

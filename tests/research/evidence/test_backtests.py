@@ -20,7 +20,7 @@ CONTENT = {
     "trace": "my log",
     "trace_sha256": "0" * 64,
     "requests": 1200,
-    "ttft": {"median_abs_error_percent": 7.25, "bias_percent": -2.0},
+    "ttft": {"median_abs_error_percent": 7.25, "median_signed_error_percent": -2.0},
     "tpot": None,
     "summary": "out/summary.json",
 }
@@ -49,7 +49,7 @@ def test_a_mark_is_found_by_the_cluster_and_told_with_its_errors(folder):
     assert found is not None
     trace = load_trace("default")
     line = backtests.words(backtests.record(found, trace))
-    assert "backtested on 1200 requests of my log: median error of TTFT 7.2 % (bias -2.0 %)." in line
+    assert "backtested on 1200 requests of my log: median error of TTFT 7.2 % (signed median -2.0 %)." in line
     assert "another trace than the one compared here" in line
     assert "backtest it again" not in line
     marks.leave(study().cluster, CONTENT | {"trace_sha256": trace.sha256})
