@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from envs.hardware.sources.versions import version_key
 from research.validating.balancing import Balance, BalancingRouter
 from research.validating.batch_wait import BatchWait, WaitingRouter
 from research.validating.receiving import Interval, ReceivingRouter
@@ -97,10 +98,15 @@ def _glm_sglang(run: Mapping[str, Any], gpu: str) -> Launch | None:
 
 
 def _deepseek_trtllm(run: Mapping[str, Any], gpu: str) -> Launch | None:
+    """From the end of January 2026, when B200 came to version 1.2, steps hold 8,192 tokens or more and prompts wait."""
     users, prompt = int(run["users"]), int(run["prompt_tokens"])
-    budget = max(8192, (users + prompt + 64 + 63) // 64 * 64)
+    budget = (users + prompt + 64 + 63) // 64 * 64
+    version, later = version_key(str(run["engine_version"] or "")), version_key("1.2.0.dev0")
+    recent = gpu != "b200" or (version is not None and later is not None and version >= later)
+    if recent:
+        budget = max(8192, budget)
     short = prompt == int(run["output_tokens"]) == 1024
-    waits = run["precision"] == "fp8" and gpu == "b200" and short and users >= 64
+    waits = recent and run["precision"] == "fp8" and gpu == "b200" and short and users >= 64
     holds: Holds | None = BatchWait(iterations=40, tokens=round(0.8 * budget)) if waits else None
     if int(run["dp"] or 1) > 1:
         holds = Balance(60)

@@ -47,6 +47,7 @@ def ask(router: Any, name: int, now_s: float, *workers: dict[str, Any]) -> Any:
     return router.route(SimpleNamespace(id=name, now_s=now_s, prompt_tokens=100), view)
 
 
+TRT = {"engine": "trtllm", "engine_version": "1.2.0rc6.post2"}
 BUSY = {"streams": 8, "last_tbt_s": 0.01}
 
 
@@ -88,11 +89,12 @@ def test_a_round_that_stays_incomplete_goes_in_the_end() -> None:
         ({"tp": 4, "precision": "fp8"}, Launch("dsr1_fp8_b200.sh, TP 4", 8192, 32, Interval(10))),
         ({"users": 256, "precision": "fp8"}, Launch("dsr1_fp8_b200_mtp.sh", 16384, 512, Interval(30))),
         ({"gpu": "h200_sxm", "precision": "fp8"}, Launch("dsr1_fp8_h200.sh", 32768, 512)),
-        ({"engine": "trtllm"}, Launch("dsr1_fp4_b200_trt.sh", 8192)),
-        ({"engine": "trtllm", "prompt_tokens": 8192}, Launch("dsr1_fp4_b200_trt.sh", 8320)),
-        ({"engine": "trtllm", "tp": 1, "dp": 8}, Launch("dsr1_fp4_b200_trt.sh", 8192, 0, Balance(60))),
+        (TRT, Launch("dsr1_fp4_b200_trt.sh", 8192)),
+        (TRT | {"engine_version": "1.1.0rc2.post2"}, Launch("dsr1_fp4_b200_trt.sh", 1152)),
+        (TRT | {"prompt_tokens": 8192}, Launch("dsr1_fp4_b200_trt.sh", 8320)),
+        (TRT | {"tp": 1, "dp": 8}, Launch("dsr1_fp4_b200_trt.sh", 8192, 0, Balance(60))),
         (
-            {"engine": "trtllm", "precision": "fp8", "users": 64},
+            TRT | {"precision": "fp8", "users": 64},
             Launch("dsr1_fp8_b200_trt.sh", 8192, 0, BatchWait(40, 6554)),
         ),
         (
