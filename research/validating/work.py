@@ -19,6 +19,7 @@ from typing import Any
 from research.errors import ResearchError
 from research.evidence.runs import code_version, key_of
 from research.validating.profiles import Instance, NoProfileError, instance_of
+from research.validating.recipes import TABLE as RECIPES
 from research.validating.serving import Setting, serve
 
 FINISHED = "finished.jsonl"
@@ -80,14 +81,23 @@ def predict(
 def version(data_dir: Path) -> str:
     """Names the sources that compute: code, validation, and the op tables by size and name."""
     here = sorted(Path(__file__).parent.glob("*.py"))
-    own = [path.read_text(encoding="utf-8") for path in here if path.stem in COMPUTING]
+    own = [path.read_text(encoding="utf-8") for path in (*here, RECIPES) if path.stem in COMPUTING]
     tables = data_dir / "measurements"
     files = sorted(path for part in ("aiconfigurator",) for path in (tables / part).rglob("*.parquet"))
     listed = [f"{path.relative_to(data_dir)} {path.stat().st_size}" for path in files]
     return key_of({"code": code_version(), "own": own, "tables": listed})
 
 
-COMPUTING = ("batch_wait", "engines", "profiles", "protocols", "serving")
+COMPUTING = (
+    "batch_wait",
+    "engines",
+    "profiles",
+    "protocols",
+    "recipes",
+    "recipes_front_ends",
+    "recipes_groups",
+    "serving",
+)
 
 
 def read_finished(path: Path) -> dict[str, dict[str, Any]]:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from research.validating import serving
+from research.validating import recipes_groups, serving
 from research.validating.batch_wait import BatchWait, WaitingRouter
 from research.validating.engines import step_policy
 from research.validating.protocols import AICONFIGURATOR, INFERENCEX, UNKNOWN, protocol_of
@@ -21,7 +21,8 @@ HOP_S = 0.010
 
 @pytest.fixture(autouse=True)
 def _hand(monkeypatch):
-    monkeypatch.setattr(serving, "engine_profile", lambda instance, data_dir: profile())
+    for module in (serving, recipes_groups):
+        monkeypatch.setattr(module, "engine_profile", lambda instance, data_dir: profile())
 
 
 def test_campaigns_have_the_protocol_that_was_published():
@@ -138,6 +139,20 @@ def test_a_disaggregated_run_has_its_workers_ranks_and_handovers():
     assert alone["ttft_s"] == pytest.approx(by_hand, rel=1e-3)
 
 
-def test_gb200_racks_hand_over_by_nvlink_and_others_by_rdma():
-    names = [serving.link_of({"gpu": g}, Setting(), (profile(),), True).name for g in ("gb200", "h100_sxm")]
-    assert names == ["nvlink", "rdma"]
+def test_racks_hand_over_by_nvlink_and_others_by_rdma_with_the_published_work_around_it():
+    def law(gpu, engine="vllm", **given):
+        return serving.link_of({"gpu": gpu, "engine": engine}, Setting(**given), (profile(),), True)
+
+    assert [law(gpu).name for gpu in ("gb200", "h100_sxm")] == ["nixl-nvlink", "nixl-rdma"]
+    assert law("gb200").base_s > 0.07 > law("gb200", link="nvlink").base_s
+    # TensorRT-LLM sends a prompt's blocks as one buffer; a link that was asked for stays as it is.
+    assert law("gb200", "trtllm").per_block_s == 0.0 < law("gb200").per_block_s
+    assert law("gb200", "trtllm", link="nixl-rdma").per_block_s > 0.0
+
+
+def test_the_prefill_workers_token_is_streamed_before_a_step_of_the_decode_workers():
+    ttft_s = {
+        engine: serve(disaggregated(1, 1, engine=engine), Setting(rounds=(1,), link="tcp"), HERE)["rounds"][0]["ttft_s"]
+        for engine in ("vllm", "trtllm")
+    }
+    assert ttft_s["vllm"] - ttft_s["trtllm"] == pytest.approx(0.010)
