@@ -97,13 +97,14 @@ def fitted(table: RunsTable, profile: Profile, budget_tokens: int | None) -> Cor
     import numpy as np
 
     from envs.hardware.from_runs import REQUEST_S, check_units, fit_correction
-    from research.calibrating.replays import BUDGETS, ROUNDS, assumptions, predictor, replay_of
+    from research.calibrating.replays import BUDGETS, JITTERS, ROUNDS, assumptions, predictor, replay_of
     from research.execute import compiling_once
 
     tried = assumptions(
         ROUNDS if any(run.rounds is None for run in table.runs) else ROUNDS[:1],
         STARTS if any(run.start is None for run in table.runs) else STARTS[:1],
         BUDGETS if budget_tokens is None else (budget_tokens,),
+        JITTERS if any(run.jitter is None for run in table.runs) else JITTERS[:1],
     )
     measured = np.array([[run.ttft_s, run.tpot_s] for run in table.runs])
     with progress() as tick, compiling_once():

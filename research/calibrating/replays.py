@@ -83,15 +83,18 @@ class Assumed:
         start: ``together`` (all at one instant) or ``staggered``: one by one, :data:`APART_S` apart, as a client that
             opens one connection after the other does.
         budget_tokens: most tokens of an engine step; None: the engine's default.
+        jitter: lengths are drawn evenly from mean * [1 - jitter, 1 + jitter].
     """
 
     rounds: int
     start: str
     budget_tokens: int | None
+    jitter: float = 0.0
 
     def words(self) -> str:
         """For tables and messages."""
-        return f"{self.rounds} rounds a user, started {_start(self.start)}, {_budget(self.budget_tokens)}"
+        said = f"{self.rounds} rounds a user, started {_start(self.start)}, {_budget(self.budget_tokens)}"
+        return f"{said}, lengths {_lengths(self.jitter)}" if self.jitter else said
 
     def words_for(self, runs: Sequence[BenchmarkRun], budget_given: bool) -> str:
         """What the runs are replayed with, each part with where it comes from: given, or tried as this says.
@@ -103,11 +106,18 @@ class Assumed:
         rounds = _given_or_tried([run.rounds for run in runs], f"{self.rounds}")
         start = _given_or_tried([run.start and _start(run.start) for run in runs], _start(self.start))
         budget = f"{_budget(self.budget_tokens)} ({'given by the command' if budget_given else 'tried'})"
-        return f"rounds a user: {rounds}; started {start}; {budget}"
+        lengths = _given_or_tried(
+            [None if run.jitter is None else _lengths(run.jitter) for run in runs], _lengths(self.jitter)
+        )
+        return f"rounds a user: {rounds}; started {start}; lengths {lengths}; {budget}"
 
 
 def _start(start: str) -> str:
     return "all at once" if start == "together" else f"{APART_S * 1e3:g} ms apart"
+
+
+def _lengths(jitter: float) -> str:
+    return f"within {jitter:.0%} of the mean" if jitter else "all alike"
 
 
 def _budget(tokens: int | None) -> str:
@@ -125,6 +135,8 @@ def _given_or_tried(said: Sequence[int | str | None], tried: str) -> str:
 APART_S = 1e-3
 """Between users of a staggered start, given or tried."""
 ROUNDS = (3, 5, 10)
+JITTERS = (0.0, 1 / 9)
+"""Tried where runs do not say: all alike, and from 0.8 of the longest on (``--random-range-ratio 0.8``)."""
 BUDGETS = (None, 2048)
 """Tried where neither runs nor user say; 2,048 was the default of vLLM's engine before its servers raised it."""
 
@@ -133,9 +145,10 @@ def assumptions(
     rounds: Sequence[int] = ROUNDS,
     starts: Sequence[str] = ("together", "staggered"),
     budgets: Sequence[int | None] = BUDGETS,
+    jitters: Sequence[float] = JITTERS[:1],
 ) -> list[Assumed]:
     """All combinations."""
-    return [Assumed(r, s, b) for r in rounds for s in starts for b in budgets]
+    return [Assumed(r, s, b, j) for r in rounds for s in starts for b in budgets for j in jitters]
 
 
 def replay_of(run: BenchmarkRun, profile: Profile, assumed: Assumed, seed: int = 0) -> Replay:
@@ -165,7 +178,7 @@ def replay_of(run: BenchmarkRun, profile: Profile, assumed: Assumed, seed: int =
     )  # fmt: skip
     handover = replace(load_handover("nvlink", gpus=profile.gpus), connect_s=0.0)
     trace = client_trace(
-        run.users, run.rounds or assumed.rounds, run.prompt_tokens, run.output_tokens, run.jitter,
-        run.start or assumed.start, seed, stagger_s=APART_S,
+        run.users, run.rounds or assumed.rounds, run.prompt_tokens, run.output_tokens,
+        assumed.jitter if run.jitter is None else run.jitter, run.start or assumed.start, seed, stagger_s=APART_S,
     )  # fmt: skip
     return Replay(ClusterSpec("colocated1", (worker,), handover), trace, f"line {run.line}", policy.wait, seed)

@@ -39,7 +39,7 @@ class BenchmarkRun:
         ttft_s: mean.
         tpot_s: mean.
         rounds: requests of each user; None: not known.
-        jitter: lengths are drawn evenly from mean * [1 - jitter, 1 + jitter].
+        jitter: lengths are drawn evenly from mean * [1 - jitter, 1 + jitter]; None: not known.
         start: ``together`` or ``staggered``; None: not known.
         version: of the engine; None: not known.
     """
@@ -51,7 +51,7 @@ class BenchmarkRun:
     ttft_s: float
     tpot_s: float
     rounds: int | None = None
-    jitter: float = 0.0
+    jitter: float | None = None
     start: str | None = None
     version: str | None = None
 
@@ -163,7 +163,7 @@ def _run(path: Path, line: int, row: Mapping[str, str], units: Mapping[str, str]
     if start is not None and start not in STARTS:
         expected = f"{', '.join(STARTS)}{nearest(start, STARTS)}"
         raise MeasurementError(f"{path}, line {line}: start = {start!r}: expected one of {expected}")
-    jitter = number("jitter", "a share from 0 to below 1", lambda v: 0 <= v < 1) if row.get("jitter") else 0.0
+    jitter = number("jitter", "a share from 0 to below 1", lambda v: 0 <= v < 1) if row.get("jitter") else None
     return BenchmarkRun(
         line, count("prompt_tokens", 1, MAX_TOKENS), count("output_tokens", 2, MAX_TOKENS),
         count("concurrency", 1, MOST_USERS), times["ttft"], times["tpot"],

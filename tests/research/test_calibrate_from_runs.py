@@ -14,7 +14,7 @@ from envs.hardware.from_runs import Correction
 from envs.hardware.load import load_handover, load_profile
 from research.calibrate import main
 from research.calibrating import score_from_runs
-from research.calibrating.replays import Assumed, assumptions, predictor, replay_of
+from research.calibrating.replays import JITTERS, Assumed, assumptions, predictor, replay_of
 from research.calibrating.runs_table import BenchmarkRun
 
 NAME = "llama-3.1-8b-bf16-h100-tp1"
@@ -53,7 +53,7 @@ def test_runs_of_a_slower_engine_correct_the_profile(folder, capsys):
     assert "left out" in said
     assert (
         "runs taken for: rounds a user: 3 (given by the runs); started all at once (given by the runs); "
-        "8,192 tokens a step (given by the command)"
+        "lengths all alike (tried); 8,192 tokens a step (given by the command)"
     ) in said
     summary = json.loads((folder / "out" / "summary.json").read_bytes())
     errors = summary["errors_percent"]
@@ -78,18 +78,33 @@ def test_what_the_runs_do_not_say_is_tried(folder, capsys):
     write(folder / "runs.csv", measured(Correction(), assumed=told))
     assert calibrate() == 0
     summary = json.loads((folder / "out" / "summary.json").read_bytes())
-    words = "rounds a user: 10 (tried); started all at once (tried); the engine's default budget (tried)"
+    words = (
+        "rounds a user: 10 (tried); started all at once (tried); lengths all alike (tried); the engine's default "
+        "budget (tried)"
+    )
     assert summary["taken_for"] == words
     assert len(summary["costs"]) > 1
     assert f"runs taken for: {words}" in capsys.readouterr().out
     assert summary["errors_percent"]["after"]["tpot_mape"] < 1.0
 
 
+def test_lengths_that_are_drawn_are_found(folder):
+    drawn = Assumed(10, "together", None, JITTERS[1])
+    write(folder / "runs.csv", measured(Correction(), assumed=drawn), extra=",rounds,start", cells=",10,together")
+    assert calibrate("budget_tokens=8192") == 0
+    summary = json.loads((folder / "out" / "summary.json").read_bytes())
+    assert "lengths within 11% of the mean (tried)" in summary["taken_for"]
+    # A run that says that its lengths are alike is believed.
+    profile = load_profile(NAME)
+    alike = replay_of(BenchmarkRun(0, 512, 64, 3, 1.0, 1.0, jitter=0.0), profile, drawn).trace.frame
+    assert alike["prompt_tokens"].unique().to_list() == [512]
+
+
 def test_what_some_runs_say_is_told_apart_from_what_is_tried():
     runs = [BenchmarkRun(0, 512, 64, 1, 1.0, 1.0, rounds=rounds, start="staggered") for rounds in (10, None)]
     assert Assumed(3, "together", 2048).words_for(runs, budget_given=False) == (
         "rounds a user: 10 (given by some runs), 3 (tried for the others); started 1 ms apart (given by the runs); "
-        "2,048 tokens a step (tried)"
+        "lengths all alike (tried); 2,048 tokens a step (tried)"
     )
     assert Assumed(3, "together", 2048).words_for(runs[:1], budget_given=True).startswith("rounds a user: 10 (given by")
 

@@ -25,7 +25,7 @@ def test_milliseconds_and_seconds_say_the_same(tmp_path):
     assert [r.ttft_s for r in ms] == pytest.approx([r.ttft_s for r in s])
     assert [r.tpot_s for r in ms] == pytest.approx([r.tpot_s for r in s])
     assert ms[0].point == (512, 128, 1)
-    assert (ms[0].rounds, ms[0].jitter, ms[0].start) == (None, 0.0, None)
+    assert (ms[0].rounds, ms[0].jitter, ms[0].start) == (None, None, None)
 
 
 def test_protocol_engine_and_version_are_read_and_may_be_empty(tmp_path):
@@ -34,7 +34,7 @@ def test_protocol_engine_and_version_are_read_and_may_be_empty(tmp_path):
     table = read_runs(write(tmp_path, head, rows))
     assert (table.engines, table.versions) == (("vllm",), ("0.11.0",))
     assert (table.runs[0].rounds, table.runs[0].jitter, table.runs[0].start) == (10, 0.2, "staggered")
-    assert (table.runs[4].rounds, table.runs[4].jitter, table.runs[4].start) == (None, 0.0, None)
+    assert (table.runs[4].rounds, table.runs[4].jitter, table.runs[4].start) == (None, None, None)
     assert table.runs[4].line == 6
 
 
