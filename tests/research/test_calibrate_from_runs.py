@@ -215,6 +215,8 @@ def test_the_score_resamples_whole_targets_and_counts_refusals():
     }  # two targets: one, both, the other
     assert found["ttft_median"]["after"]["estimate"] == 8.0
     assert found["refused_share"] == 0.25
+    assert found["after_by_draw"] == [{"tpot_mape": 4.0, "ttft_median": 8.0}] * 2
+    assert found["after_not_refused"] == {"tpot_mape": pytest.approx(10 / 3), "ttft_median": 4.0}
     assert [row["tpot_mape_after"] for row in score_from_runs.by_target(pl.DataFrame(rows))] == [2.0, 6.0]
 
 
