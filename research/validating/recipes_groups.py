@@ -5,6 +5,9 @@ come one by one, so that often a few ranks compute and the others wait: attentio
 experts get the tokens of those few only. SGLang packs prompts of all ranks (``DpPaddingMode.SUM_LEN`` for prefill),
 TensorRT-LLM pads them on consumer GPUs only (``use_dp_padding``); vLLM sends each rank's own. How full the groups
 are follows from the simulation itself, see :func:`busy_share`.
+
+Experts behind DeepEP were measured at few expert-parallel degrees. Others are taken between these, by logarithms, at as
+many tokens a GPU, and not from experts without it, which run other kernels.
 """
 
 from __future__ import annotations
@@ -14,12 +17,13 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from envs.hardware.errors import MeasurementError
 from envs.hardware.profile import Profile
 from envs.hardware.sources.compose_moe import ExpertComposer
-from envs.hardware.sources.moe_tables import ExpertTables
+from envs.hardware.sources.moe_tables import BEHIND_DEEPEP, ExpertTables
 from research.validating.profiles import Instance, NoProfileError, engine_profile
 
 PARTS = 16
@@ -48,6 +52,33 @@ class SharedTables(ExpertTables):
         return ExpertTables.experts_s(
             self, held, precision, tensor_parallel, expert_parallel, distribution, behind_deepep
         )  # fmt: skip
+
+    def _behind_deepep_s(self, tokens: int, precision: str, point: dict[str, object]) -> float:
+        """As measured; between the nearest degrees that were, with as many tokens a GPU, where this one was not."""
+        found = ExpertTables._behind_deepep_s(self, tokens, precision, point)
+        wanted = int(str(point["moe_ep_size"]))
+        if found or wanted == 1:
+            return found
+        degrees = {int(n) for name in BEHIND_DEEPEP if name in self.tables for n in self._degrees(name)}
+        times_s: dict[int, float] = {}
+        for side in (
+            sorted((n for n in degrees if n < wanted), reverse=True),
+            sorted(n for n in degrees if n > wanted),
+        ):
+            for degree in side:
+                held = max(1, round(tokens * degree / wanted))
+                time_s = ExpertTables._behind_deepep_s(self, held, precision, point | {"moe_ep_size": degree})
+                if time_s:
+                    times_s[degree] = time_s
+                    break
+        if not times_s:
+            return 0.0
+        ends = sorted(times_s)
+        logs = np.log([times_s[degree] for degree in ends])
+        return float(np.exp(np.interp(np.log(wanted), np.log(ends), logs)))
+
+    def _degrees(self, name: str) -> list[int]:
+        return self.tables[name].frame["moe_ep_size"].unique().to_list()
 
     def collective_s(self, op: str, elements: float, gpus: int, domain_gpus: int) -> float:
         """Time of a collective; what gathers all tokens has fewer."""

@@ -10,12 +10,13 @@ from types import SimpleNamespace
 import polars as pl
 import pytest
 
+from envs.hardware.sources.moe_tables import BEHIND_DEEPEP, ExpertTables
 from research.validating import recipes_groups, serving
 from research.validating.engines import step_policy
 from research.validating.protocols import INFERENCEX
 from research.validating.recipes import SOURCES, TABLE, recipe_of
 from research.validating.recipes_front_ends import FrontEnds
-from research.validating.recipes_groups import busy_share
+from research.validating.recipes_groups import SharedTables, busy_share
 from research.validating.serving import Setting, cluster_of, serve
 from tests.research.validate_runs import disaggregated, profile
 
@@ -138,3 +139,32 @@ def test_the_busy_share_is_that_of_ranks_in_their_groups_steps():
     assert busy_share(workers, [2], 0.25) == 1.0
     assert busy_share(workers, [0], 0.5) == 0.5
     assert busy_share(workers.with_columns(prefill_s=pl.lit(0.0)), [0], 0.5) == 1.0
+
+
+def tables(share=1.0):
+    return SharedTables("gb200", "sglang", "0.5.14", {name: None for name in BEHIND_DEEPEP}, share=share)
+
+
+def test_experts_of_a_half_full_group_get_half_the_tokens(monkeypatch):
+    monkeypatch.setattr(ExpertTables, "experts_s", lambda self, tokens, *rest: float(tokens))
+    monkeypatch.setattr(ExpertTables, "collective_s", lambda self, op, elements, *rest: elements)
+    half = tables(0.5)
+    assert half.experts_s(1000, "fp8_block", 1, 8, "power_law_1.01") == 500.0
+    assert half.experts_s(1, "fp8_block", 1, 8, "power_law_1.01") == 1.0
+    assert [half.collective_s(op, 100.0, 8, 8) for op in ("all_gather", "all_reduce")] == [50.0, 100.0]
+
+
+def test_experts_behind_deepep_lie_between_the_measured_degrees(monkeypatch):
+    asked_tokens = {}
+
+    def measured(self, tokens, precision, point):
+        asked_tokens[point["moe_ep_size"]] = tokens
+        return {4: 1.0, 16: 4.0}.get(point["moe_ep_size"], 0.0)
+
+    monkeypatch.setattr(ExpertTables, "_behind_deepep_s", measured)
+    monkeypatch.setattr(SharedTables, "_degrees", lambda self, name: [2, 4, 16, 32])
+    found = {ep: tables()._behind_deepep_s(8000, "fp8_block", {"moe_ep_size": ep}) for ep in (4, 8, 64, 1)}
+    assert found == pytest.approx({4: 1.0, 8: 2.0, 64: 4.0, 1: 0.0})
+    asked_tokens.clear()
+    tables()._behind_deepep_s(8000, "fp8_block", {"moe_ep_size": 8})
+    assert asked_tokens == {8: 8000, 4: 4000, 16: 16000}  # as many tokens a GPU
