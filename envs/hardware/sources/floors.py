@@ -32,8 +32,9 @@ short prompts on many GPUs do not fill:
   graph, and 513 tokens take no longer (wejoncy/sfllm pull request 46): EAGER_LAUNCH_S for each of the layer's ops. An
   all-reduce is taken to cost the host as much as any other. (TRT-LLM's diffusion models: 35 us between two launches,
   NVIDIA/TensorRT-LLM pull request 12653.)
-* vLLM compiles its layers and captures up to 512 tokens; beyond, each launch takes what its table's smallest
-  all-reduce takes outside a graph (20 us on H100 and B200, 44 us on A100).
+* vLLM compiles its layers and captures up to 512 tokens. Beyond, and without graphs, its compiled steps take the host
+  no less: published for Qwen3-30B-A3B (48 layers of experts on 4 GPUs), 34.4 ms a decode step compiled without graphs,
+  11.8 ms with them (vllm-project/vllm issue 45709, on L20), which is 42 us for each of some 17 launches a layer.
 
 Where each starts is a number of tokens, whether prompt's or decodes': the law knows the tokens of a step only.
 """
@@ -154,7 +155,7 @@ LAYER_OPS, LAYER_COLLECTIVES, QK_NORMS = 9, 2, 2
 """Launches of a layer: two norms, four products, rotation, attention, activation; its all-reduces; norms of queries and
 keys."""
 EAGER_LAUNCH_S = 16.6e-3 / 36 / (LAYER_OPS + QK_NORMS)
-"""What one launch takes the Python of an engine that does not compile (42 us)."""
+"""What one launch takes the host (42 us)."""
 PIECEWISE_SGLANG = "0.5.10"
 """First SGLang version taken to capture prefills piece by piece by default."""
 
@@ -171,14 +172,14 @@ def launch_floor_s(
         tensor_parallel: GPUs that share them; more than one all-reduce twice a layer.
         qk_norm: whether queries and keys are normalised, by two launches more; a compiler fuses them.
     """
-    collectives = LAYER_COLLECTIVES if tensor_parallel > 1 else 0
-    if ops.engine == "vllm":
-        return layers * (LAYER_OPS + collectives) * (ops.launch_s() or 0.0)
     if ops.engine == "sglang":
         key, piecewise = version_key(engine_version or ""), version_key(PIECEWISE_SGLANG)
         if key is None or piecewise is None or key >= piecewise:
             return 0.0
-    return layers * (LAYER_OPS + (QK_NORMS if qk_norm else 0) + collectives) * EAGER_LAUNCH_S
+    launches = LAYER_OPS + (LAYER_COLLECTIVES if tensor_parallel > 1 else 0)
+    if qk_norm and ops.engine != "vllm":
+        launches += QK_NORMS
+    return layers * launches * EAGER_LAUNCH_S
 
 
 def _kernel_s(ops: OpTables, gpu: Gpu, precision: str, kernel: str, m: int, k: int) -> float:
