@@ -268,7 +268,10 @@ def _published(laws: Sequence[HandoverLaw]) -> dict[str, Any] | None:
     others = {other.name: links.published_handover_s(other, 64) for other in laws if other.name != law.name}
     if others:
         listed = ", ".join(f"{name} {seconds * 1e3:.0f}" for name, seconds in others.items())
-        print(f"  the same request by the other links' terms, ms: {listed}: they leave out the engine's own work")
+        print(f"  the same request by the other links' terms, ms: {listed}")
+        bare = [other.name for other in laws if other.base_s < law.base_s / 2]
+        if bare:
+            print(f"  {', '.join(bare)}: the wire alone, without the engine's own work around a pull")
     return {"terms_s": terms, "sum_s": whole, "blocks_16_s": coarse, "other_links_s": others}
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from envs.hardware.load import load_profile
+from envs.hardware.load import handover_names, load_handover, load_profile
 from envs.hardware.profile import HandoverLaw, KvLaw, Profile, StepLaw
 from research.calibrate import main
 from research.calibrating.handover import crossover_tokens, moving_s, pull, recompute_s
@@ -65,6 +65,18 @@ def test_the_documents_example_beside_what_the_shape_gives(tmp_path, capsys):
     (crossing,) = summary["crossover"]
     at = {row["link"]: row["crossover_tokens"] for row in crossing["links"]}
     assert at["nvlink"] < at["nixl-published"]
+
+
+def test_the_page_has_the_figures_that_the_command_prints(root):
+    text = " ".join((root / "docs" / "hardware.md").read_text().split())
+    profile = load_profile("llama-3.1-70b-fp8-h100-tp4")
+    at = {name: crossover_tokens(profile, load_handover(name, gpus=4)) for name in handover_names()}
+    assert (at["nvlink"], at["rdma"]) == (1, 1)
+    words = f"{at['tcp']} tokens over `tcp` and {at['nixl-published']:,} with the published handover's terms"
+    assert f"{words} ({at['nixl-rdma']:,} over `nixl-rdma`)" in text
+    kv_bytes, blocks = profile.kv.bytes_per_token * 4096, 256
+    shared = {name: pull(load_handover(name, gpus=4), kv_bytes, blocks).total_s(16) for name in ("tcp", "rdma")}
+    assert f"take {shared['tcp']:.1f} s until each has arrived, over `rdma` {shared['rdma']:.2f} s" in text
 
 
 def test_every_shipped_profile_of_the_model_counts(tmp_path):
