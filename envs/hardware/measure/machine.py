@@ -16,6 +16,13 @@ from envs.hardware.errors import MeasurementError
 
 FILE = "machine.json"
 EVERY_S = 2.0
+_KINDS: dict[str, tuple[Any, str]] = {
+    "str": (str, "words"),
+    "int": (int, "a whole number"),
+    "float | None": ((int, float, type(None)), "a number or null"),
+    "dict[str, Any]": (dict, "a mapping"),
+}
+"""Type of a field -> what JSON may hold for it, and that in words."""
 _QUERY = ("driver_version", "power.limit", "power.max_limit", "clocks.max.sm", "clocks.max.mem")
 
 
@@ -102,6 +109,10 @@ def read_machine(folder: Path) -> Machine | None:
     known = [field.name for field in fields(Machine)]
     if not isinstance(data, dict) or sorted(data) != sorted(known):
         raise MeasurementError(f"{path}: expected a record with the fields {', '.join(known)}")
+    for field in fields(Machine):
+        value, (kinds, expected) = data[field.name], _KINDS[str(field.type)]
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            raise MeasurementError(f"{path}: {field.name} = {value!r}: expected {expected}")
     return Machine(**data)
 
 

@@ -193,6 +193,24 @@ def test_tables_without_their_machine_are_refused(tmp_path, bench):
         open_store(tmp_path, bench.machine)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("power_cap_w", "700 W", "power_cap_w = '700 W': expected a number or null"),
+        ("gpus", 1.5, "gpus = 1.5: expected a whole number"),
+        ("sms", True, "sms = True: expected a whole number"),
+        ("driver", None, "driver = None: expected words"),
+        ("shape", [], r"shape = \[\]: expected a mapping"),
+    ],
+)
+def test_a_machine_whose_fields_are_none_is_refused(tmp_path, bench, key, value, words):
+    write_machine(tmp_path, bench.machine)
+    path = tmp_path / "machine.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    with pytest.raises(MeasurementError, match=words):
+        read_machine(tmp_path)
+
+
 def test_a_table_that_lost_a_column_is_refused_on_resume(tmp_path, bench):
     measure(bench, open_store(tmp_path, bench.machine), some(bench, 1), 60.0, silent)
     path = tmp_path / OPS["gemm"].file
