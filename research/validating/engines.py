@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from envs.hardware.sources.host_time import AHEAD_FROM
+from envs.hardware.sources.versions import version_key
 from research.validating.batch_wait import BatchWait
 from research.validating.protocols import AICONFIGURATOR, INFERENCEX, Protocol
 
@@ -34,6 +36,7 @@ class StepPolicy:
         max_num_seqs: most requests that run at once.
         source: where the budget is written.
         wait: how long new prompts wait for each other, None: not.
+        ahead: whether it plans a step while the one before runs.
     """
 
     role: str
@@ -41,6 +44,7 @@ class StepPolicy:
     max_num_seqs: int
     source: str
     wait: BatchWait | None = None
+    ahead: bool = False
 
 
 def step_policy(run: Mapping[str, Any], protocol: Protocol, budgets: Mapping[str, int | None]) -> StepPolicy:
@@ -57,7 +61,8 @@ def step_policy(run: Mapping[str, Any], protocol: Protocol, budgets: Mapping[str
     own = budgets.get(engine)
     if own is not None:
         budget, source = own, "given on the command line"
-    return StepPolicy(role, budget, max(users, _sequences(engine, protocol)), source, _wait(run, protocol, budget))
+    running, wait = max(users, _sequences(engine, protocol)), _wait(run, protocol, budget)
+    return StepPolicy(role, budget, running, source, wait, _plans_ahead(run, protocol))
 
 
 def _wait(run: Mapping[str, Any], protocol: Protocol, budget: int) -> BatchWait | None:
@@ -67,6 +72,20 @@ def _wait(run: Mapping[str, Any], protocol: Protocol, budget: int) -> BatchWait 
     if not asked or run["layout"] != "colocated" or lengths != (1024, 1024) or int(run["tp"]) >= 8:
         return None
     return BatchWait(iterations=20, tokens=round(0.9 * budget))
+
+
+def _plans_ahead(run: Mapping[str, Any], protocol: Protocol) -> bool:
+    """Whether the engine plans a step while the one before runs.
+
+    vLLM: by default from 0.14.0; InferenceX's scripts for older ones set ``async-scheduling: true``. TensorRT-LLM: its
+    overlap scheduler is the default, but off in aiconfigurator's settings before v0.5.0 (engines older than 1.2).
+    SGLang: its overlap schedule is the default from 0.4.
+    """
+    engine, key = str(run["engine"]), version_key(str(run["engine_version"] or ""))
+    if protocol is INFERENCEX or key is None:
+        return True
+    since = version_key({"vllm": AHEAD_FROM, "trtllm": "1.2.0rc0"}.get(engine, "0"))
+    return since is None or key >= since
 
 
 _GENERATED = {

@@ -13,6 +13,7 @@ from typing import Any
 
 from envs.hardware.errors import MeasurementError, ProfileError
 from envs.hardware.profile import Profile
+from research.validating.protocols import INFERENCEX, protocol_of
 
 PRECISIONS = {"fp4": "nvfp4"}
 """Precision of a run -> that of a profile."""
@@ -57,6 +58,7 @@ class Instance:
         dense: whether the model has no experts.
         precision: of the weights.
         kv_precision: of the KV cache.
+        sampling: how its requests have their tokens chosen, ``greedy`` or the engine's ``default``.
     """
 
     model: str
@@ -70,13 +72,15 @@ class Instance:
     dense: bool
     precision: str
     kv_precision: str
+    sampling: str
 
 
 def instance_of(run: Mapping[str, Any], phase: str = "") -> Instance:
     """The instance that a run was made with; ``phase`` is ``prefill_`` or ``decode_`` where they differ.
 
     Weights below 16 bits have an FP8 cache: so the launch scripts of InferenceX (``kv-cache-dtype: fp8``); for the
-    other campaigns it is an assumption.
+    other campaigns it is an assumption. InferenceX's clients ask for temperature 0
+    (``utils/bench_serving/backend_request_func.py``); aiconfigurator's name none (``genai_perf_runner.py``).
     """
     named = str(run["precision"] or "bf16")
     published = [p for (start, said), p in CHECKPOINTS.items() if str(run["model"]).startswith(start) and said == named]
@@ -93,6 +97,7 @@ def instance_of(run: Mapping[str, Any], phase: str = "") -> Instance:
         dense=is_dense(run),
         precision=precision,
         kv_precision="bf16" if precision in ("bf16", "fp16") else "fp8",
+        sampling="greedy" if protocol_of(str(run["campaign"])) is INFERENCEX else "default",
     )
 
 
@@ -116,7 +121,7 @@ def engine_profile(instance: Instance, data_dir: Path) -> Profile:
         if instance.dense:
             if instance.data_parallel > 1:
                 raise NoProfileError("no step law for data-parallel ranks of a dense model")
-            return profile_for(*names, instance.tensor_parallel, *precisions, data_dir)
+            return profile_for(*names, instance.tensor_parallel, *precisions, data_dir, sampling=instance.sampling)
         layout = Layout(instance.tensor_parallel, instance.data_parallel, instance.expert_parallel)
         return expert_profile_for(*names, layout, *precisions, data_dir)
     except (MeasurementError, ProfileError) as error:

@@ -12,6 +12,7 @@ from envs.cluster.spec import ClusterSpec, WorkerSpec
 from envs.hardware.gpu import load_gpu
 from envs.hardware.load import load_handover
 from envs.hardware.profile import HandoverLaw, KvLaw, Profile
+from research.validating.ahead import AheadRouter
 from research.validating.batch_wait import WaitingRouter
 from research.validating.engines import PREFILL_FIRST, PREFILL_WORKER_TOKENS, StepPolicy, step_policy
 from research.validating.profiles import Instance, engine_profile, instance_of
@@ -106,7 +107,11 @@ def _colocated(trace: Trace, cluster: ClusterSpec, policy: StepPolicy, seed: int
     from envs.cluster.simulator import simulate
     from policies.registry import load as load_policy
 
-    router = load_policy(ROUTER) if policy.wait is None else WaitingRouter(policy.wait)
+    router: Any = load_policy(ROUTER)
+    if policy.wait is not None:
+        router = WaitingRouter(policy.wait)
+    elif policy.ahead:
+        router = AheadRouter()
     return _means(simulate(trace, cluster, router, LOOSE, seed=seed).requests)
 
 

@@ -80,24 +80,10 @@ def predict(
 
 def version(data_dir: Path) -> str:
     """Names the sources that compute: code, validation, and the op tables by size and name."""
-    here = sorted(Path(__file__).parent.glob("*.py"))
-    own = [path.read_text(encoding="utf-8") for path in (*here, RECIPES) if path.stem in COMPUTING]
-    tables = data_dir / "measurements"
-    files = sorted(path for part in ("aiconfigurator",) for path in (tables / part).rglob("*.parquet"))
+    own = [path.read_text(encoding="utf-8") for path in (*sorted(Path(__file__).parent.glob("*.py")), RECIPES)]
+    files = sorted((data_dir / "measurements" / "aiconfigurator").rglob("*.parquet"))
     listed = [f"{path.relative_to(data_dir)} {path.stat().st_size}" for path in files]
     return key_of({"code": code_version(), "own": own, "tables": listed})
-
-
-COMPUTING = (
-    "batch_wait",
-    "engines",
-    "profiles",
-    "protocols",
-    "recipes",
-    "recipes_front_ends",
-    "recipes_groups",
-    "serving",
-)
 
 
 def read_finished(path: Path) -> dict[str, dict[str, Any]]:

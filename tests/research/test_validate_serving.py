@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from research.validating import recipes_groups, serving
+from research.validating.ahead import AheadRouter
 from research.validating.batch_wait import BatchWait, WaitingRouter
 from research.validating.engines import step_policy
 from research.validating.protocols import AICONFIGURATOR, INFERENCEX, UNKNOWN, protocol_of
@@ -110,6 +111,28 @@ def test_batch_waiting_holds_prompts_while_something_decodes():
     # The first round starts on an idle engine and does not wait; a prompt takes 20 ms.
     assert eight == pytest.approx(HOP_S + 0.020 + 0.005, abs=0.008)
     assert waits - eight == pytest.approx(0.9 * 20 * 0.010, rel=0.15)
+
+
+def test_an_engine_that_plans_ahead_starts_a_prompt_a_step_later():
+    """One user decodes when another comes: 10 ms more for those whose scripts or versions plan ahead."""
+    router = AheadRouter()
+    busy, idle = (SimpleNamespace(id=i, streams=s, last_tbt_s=0.010) for i, s in ((0, 3), (1, 0)))
+
+    def ask(number, now_s, view):
+        return router.route(SimpleNamespace(id=number, now_s=now_s), view)
+
+    assert (ask(1, 0.5, [busy]).kind, ask(1, 0.5, [busy]).kind) == (1, 0)
+    router.reset(2, 0)
+    assert [ask(i, 0.0, [busy, idle]).kind for i in (1, 2)] == [1, 0]  # in turn: the idle rank takes its at once
+    assert ask(3, 0.002, [busy, idle]).until_s == pytest.approx(0.012)
+
+    def ahead(**given):
+        made = run(**given)
+        return step_policy(made, protocol_of(made["campaign"]), {}).ahead
+
+    assert [ahead(engine_version=v) for v in ("0.12.0", "0.14.0")] == [False, True]
+    assert [ahead(engine="trtllm", engine_version=v) for v in ("1.0.0rc3", "1.3.0rc5")] == [False, True]
+    assert [ahead(engine="sglang", engine_version="0.5.1"), ahead(campaign="2026-03-25.csv")] == [True, True]
 
 
 def test_batch_waiting_ends_when_a_step_is_full():
