@@ -104,7 +104,7 @@ def check_plausible(
         low, high = FASTEST * bound_s, SLOWEST * bound_s + launch_s
         if not low <= point.time_s <= high:
             raise MeasurementError(
-                f"a {point.kind} step of {point.new} new tokens and {point.seqs} decodes over {point.kv} tokens takes "
+                f"{point.kind} step of {point.new} new tokens and {point.seqs} decodes over {point.kv} tokens takes "
                 f"{point.time_s:.4g} s: expected {low:.4g} to {high:.4g} s for {shape.name} in {precision} on "
                 f"{tensor_parallel} x {gpu.name}; are the units swapped?"
             )

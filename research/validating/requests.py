@@ -65,15 +65,24 @@ def logged_runs(data_dir: Path) -> list[LoggedRun]:
 
 def _read(path: Path, data_dir: Path) -> LoggedRun:
     trace = load_trace(str(path), "vllm_engine")
-    meta = json.loads((path.parent / "meta.json").read_text())
-    node = json.loads((path.parents[1] / "config.json").read_text())["nodes"][0]["instances"][0]
-    engine, memory = meta["engine_kwargs"], node["npu_mem"]
+    meta = _settings(path.parent / "meta.json", "engine_kwargs", "model")
+    config = _settings(path.parents[1] / "config.json", "nodes")
+    try:
+        node = config["nodes"][0]["instances"][0]
+        engine, memory = meta["engine_kwargs"], node["npu_mem"]
+        budget, running = int(engine["max_num_batched_tokens"]), int(engine["max_num_seqs"])
+        size, share, speed = (float(memory[name]) for name in ("mem_size", "mem_util", "mem_bw"))
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise ResearchError(
+            f"{path.parent}: {type(error).__name__} {error} in meta.json or ../config.json: expected "
+            "engine_kwargs with max_num_batched_tokens and max_num_seqs, and nodes[0].instances[0].npu_mem with mem_size, mem_util, mem_bw"
+        ) from error
     shape = load_model(str(meta["model"]))
     kv_bytes, weights = shape.kv_bytes(1, "bf16"), shape.weight_bytes("bf16")
     tokens = (meta.get("kv_cache") or {}).get("num_kv_tokens")
     if tokens is None:
-        tokens = int((memory["mem_size"] * 2**30 * memory["mem_util"] - weights - ACTIVATION_BYTES) / kv_bytes)
-    bandwidth = memory["mem_bw"] * 1e9
+        tokens = int((size * 2**30 * share - weights - ACTIVATION_BYTES) / kv_bytes)
+    bandwidth = speed * 1e9
     first = trace.frame.sort("arrival_s").row(0, named=True)
     # Weights and KV at the data sheet's bandwidth; prompts at the pace of the very first request.
     start = StepLaw(
@@ -88,11 +97,20 @@ def _read(path: Path, data_dir: Path) -> LoggedRun:
     profile = Profile(
         name, shape.name, str(node["hardware"]), 1, "vllm", "bf16", start, KvLaw(float(kv_bytes), int(tokens), 16)
     )
-    worker = WorkerSpec(
-        profile, "mixed", max_batched_tokens=engine["max_num_batched_tokens"], max_num_seqs=engine["max_num_seqs"],
-        prefix_cache=False,
-    )  # fmt: skip
+    worker = WorkerSpec(profile, "mixed", max_batched_tokens=budget, max_num_seqs=running, prefix_cache=False)
     return LoggedRun(name, trace, worker, str(path.relative_to(data_dir)))
+
+
+def _settings(path: Path, *needed: str) -> dict[str, Any]:
+    """A run's JSON file of settings that has the keys."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ResearchError(f"{path}: {error}: expected the settings of the run beside it, as JSON") from error
+    missing = [name for name in needed if not isinstance(found, dict) or name not in found]
+    if missing:
+        raise ResearchError(f"{path}: no key {missing[0]}: expected {', '.join(needed)}")
+    return dict(found)
 
 
 def simulated(run: LoggedRun, law: StepLaw) -> pl.DataFrame:

@@ -11,6 +11,7 @@ import pytest
 from envs.cluster.spec import WorkerSpec
 from envs.hardware.profile import StepLaw
 from research import validate
+from research.errors import ResearchError
 from research.validating import requests
 from tests.research.validate_runs import profile
 from traces import Trace
@@ -82,3 +83,18 @@ def test_the_open_vllm_runs(public_data, tmp_path, capsys):
     assert len(rows) == 12
     assert all(abs(row["error_percent"]) <= 10.0 for row in rows)
     assert "overloaded" in capsys.readouterr().out
+
+
+def test_settings_that_are_missing_are_named(tmp_path, monkeypatch):
+    folder = tmp_path / requests.BENCH / "GPU" / "model" / "vllm"
+    folder.mkdir(parents=True)
+    row = {"request_id": "a", "input_toks": 10, "output_toks": 2, "arrival_time": 1.0, "queued_ts": 1.0,
+           "scheduled_ts": 1.0, "first_token_ts": 1.1, "last_token_ts": 1.2}  # fmt: skip
+    stamps = ("arrival_time", "queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts")
+    lines = [json.dumps(row | {name: row[name] + i / 10 for name in stamps} | {"request_id": str(i)}) for i in range(9)]
+    (folder / "requests.jsonl").write_text("\n".join(lines) + "\n")
+    with pytest.raises(ResearchError, match=r"meta\.json.*expected the settings of the run"):
+        requests.logged_runs(tmp_path)
+    (folder / "meta.json").write_text('{"model": "llama-3.1-8b"}')
+    with pytest.raises(ResearchError, match=r"meta\.json: no key engine_kwargs"):
+        requests.logged_runs(tmp_path)

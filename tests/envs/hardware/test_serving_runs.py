@@ -110,7 +110,8 @@ def test_a_run_filed_again_under_a_second_name_of_its_model_counts_once(tmp_path
         ({"isl": 0}, "row 2: isl and osl"),
         ({"mode": "both"}, "row 2: mode: expected agg or disagg"),
         ({"id": "a"}, "row 2: id: expected each run once"),
-        ({"tp_size": "four"}, "conversion"),
+        ({"tp_size": "four"}, "row 2: tp_size = 'four': expected whole numbers"),
+        ({"decode_num_workers": -1}, "row 2: tp_size, pp_size"),
     ],
 )
 def test_bad_rows_are_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -122,6 +123,13 @@ def test_bad_rows_are_named(tmp_path: Path, changes: dict[str, Any], message: st
 def test_seconds_under_a_name_in_ms_are_a_question(tmp_path: Path, column: str, seconds: float) -> None:
     rows = [run("a", **{column: seconds}), run("b", **{column: seconds * 1.1}), run("c")]
     with pytest.raises(MeasurementError, match=f"{column}: its median is .* seconds under a name that says ms?"):
+        serving_runs(folder(tmp_path, rows))
+
+
+@pytest.mark.parametrize(("column", "micros"), [("silicon_ttft_ms", 4e5), ("silicon_tpot_ms", 12e3)])
+def test_microseconds_under_a_name_in_ms_are_a_question(tmp_path: Path, column: str, micros: float) -> None:
+    rows = [run("a", **{column: micros}), run("b", **{column: micros * 1.1}), run("c")]
+    with pytest.raises(MeasurementError, match=f"{column}: its median is .* microseconds under a name that says ms?"):
         serving_runs(folder(tmp_path, rows))
 
 
