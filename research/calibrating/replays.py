@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from envs.hardware.from_runs import Array, Predict
     from envs.hardware.profile import Profile
     from research.calibrating.runs_table import BenchmarkRun
-    from research.validating.batch_wait import BatchWait
+    from research.validating.launches import Holds
     from traces import Trace
 
 
@@ -27,14 +27,14 @@ class Replay:
         cluster: one colocated instance; its profile and the time before it are replaced.
         trace: the clients' requests.
         words: for messages.
-        wait: how long new prompts wait for each other, None: not.
+        wait: what new prompts wait for, None: nothing.
         seed: of ties.
     """
 
     cluster: ClusterSpec
     trace: Trace
     words: str
-    wait: BatchWait | None = None
+    wait: Holds | None = None
     seed: int = 0
 
     def means(self, profile: Profile, request_s: float) -> tuple[float, float]:
@@ -45,13 +45,11 @@ class Replay:
         """
         from envs.cluster.simulator import simulate
         from envs.cluster.slo import LOOSE
-        from policies.registry import load
-        from research.validating.batch_wait import WaitingRouter
+        from research.validating.launches import router_of
 
         workers = tuple(replace(worker, profile=profile) for worker in self.cluster.workers)
         cluster = replace(self.cluster, workers=workers, handover=replace(self.cluster.handover, dispatch_s=request_s))
-        router = load("round_robin") if self.wait is None else WaitingRouter(self.wait)
-        requests = simulate(self.trace, cluster, router, LOOSE, seed=self.seed).requests
+        requests = simulate(self.trace, cluster, router_of(self.wait), LOOSE, seed=self.seed).requests
         served = requests.filter(status="served")
         if served.height < requests.height:
             raise MeasurementError(
@@ -167,8 +165,8 @@ def replay_of(run: BenchmarkRun, profile: Profile, assumed: Assumed, seed: int =
     from traces.clients import client_trace
 
     facts = {
-        "engine": profile.engine, "gpu": profile.gpu, "model": profile.model, "precision": profile.precision,
-        "tp": profile.tensor_parallel, "layout": "colocated", "users": run.users,
+        "engine": profile.engine, "engine_version": profile.engine_version, "gpu": profile.gpu,
+        "model": profile.model, "precision": profile.precision, "tp": profile.tensor_parallel, "layout": "colocated", "users": run.users,
         "prompt_tokens": run.prompt_tokens, "output_tokens": run.output_tokens,
     }  # fmt: skip
     policy = step_policy(facts, UNKNOWN, {profile.engine: assumed.budget_tokens})

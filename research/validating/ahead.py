@@ -8,9 +8,15 @@ once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from policies.contract import LOCAL, Action, hold, route
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """The setting: the next step is planned while one runs."""
 
 
 class AheadRouter:

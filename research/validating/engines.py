@@ -11,9 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from envs.hardware.gpu import load_gpu
 from envs.hardware.sources.host_time import AHEAD_FROM
 from envs.hardware.sources.versions import version_key
+from research.validating.ahead import Ahead
 from research.validating.batch_wait import BatchWait
+from research.validating.launches import Holds, launch_of
 from research.validating.protocols import AICONFIGURATOR, INFERENCEX, Protocol
 
 PREFILL_FIRST = 0.9999
@@ -22,8 +25,8 @@ PREFILL_FIRST = 0.9999
 PREFILL_WORKER_TOKENS = 16384
 """Step budget of disaggregated prefill workers: an assumption, the recipes of those runs are not in the table."""
 
-_BIG_MEMORY = ("b200", "gb200")
-"""GPUs with more than 160 GB, for which SGLang takes longer chunks by default."""
+_SGLANG_CHUNKS = ((160, 16384), (60, 8192), (35, 4096), (0, 2048))
+"""GiB of GPU memory from which SGLang takes chunks of so many tokens by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +38,14 @@ class StepPolicy:
         budget_tokens: most tokens of a step.
         max_num_seqs: most requests that run at once.
         source: where the budget is written.
-        wait: how long new prompts wait for each other, None: not.
-        ahead: whether it plans a step while the one before runs.
+        wait: what new prompts wait for, None: nothing.
     """
 
     role: str
     budget_tokens: int
     max_num_seqs: int
     source: str
-    wait: BatchWait | None = None
-    ahead: bool = False
+    wait: Holds | None = None
 
 
 def step_policy(run: Mapping[str, Any], protocol: Protocol, budgets: Mapping[str, int | None]) -> StepPolicy:
@@ -57,21 +58,28 @@ def step_policy(run: Mapping[str, Any], protocol: Protocol, budgets: Mapping[str
     """
     engine, users = str(run["engine"]), int(run["users"])
     role = "split" if engine == "sglang" else "mixed"
+    launch = launch_of(run) if protocol is INFERENCEX and run["layout"] == "colocated" else None
     budget, source = _budget(run, protocol)
+    if launch and launch.budget_tokens:
+        budget, source = launch.budget_tokens, f"InferenceX benchmarks/single_node/{launch.source}"
     own = budgets.get(engine)
     if own is not None:
         budget, source = own, "given on the command line"
-    running, wait = max(users, _sequences(engine, protocol)), _wait(run, protocol, budget)
-    return StepPolicy(role, budget, running, source, wait, _plans_ahead(run, protocol))
+    running = launch.running if launch and launch.running else max(users, _sequences(engine, protocol))
+    wait = launch.holds if launch and launch.holds else _wait(run, protocol, budget)
+    return StepPolicy(role, budget, running, source, wait)
 
 
-def _wait(run: Mapping[str, Any], protocol: Protocol, budget: int) -> BatchWait | None:
-    """InferenceX benchmarks/70b_fp{4,8}_b200_trt_slurm.sh: 20 iterations or 0.9 of the budget, 1K/1K, TP below 8."""
+def _wait(run: Mapping[str, Any], protocol: Protocol, budget: int) -> Holds | None:
+    """TensorRT-LLM's batch waiting where it is switched on, else the step that was planned ahead.
+
+    InferenceX benchmarks/70b_fp{4,8}_b200_trt_slurm.sh: 20 iterations or 0.9 of the budget, 1K/1K, TP below 8.
+    """
     lengths = (int(run["prompt_tokens"]), int(run["output_tokens"]))
     asked = run["engine"] == "trtllm" and protocol is INFERENCEX and "Llama-3.1-70B" in str(run["model"])
-    if not asked or run["layout"] != "colocated" or lengths != (1024, 1024) or int(run["tp"]) >= 8:
-        return None
-    return BatchWait(iterations=20, tokens=round(0.9 * budget))
+    if asked and run["layout"] == "colocated" and lengths == (1024, 1024) and int(run["tp"]) < 8:
+        return BatchWait(iterations=20, tokens=round(0.9 * budget))
+    return Ahead() if _plans_ahead(run, protocol) else None
 
 
 def _plans_ahead(run: Mapping[str, Any], protocol: Protocol) -> bool:
@@ -116,7 +124,6 @@ def _sequences(engine: str, protocol: Protocol) -> int:
 def _budget(run: Mapping[str, Any], protocol: Protocol) -> tuple[int, str]:
     engine, gpu, model = str(run["engine"]), str(run["gpu"]), str(run["model"])
     prompt, output, users = int(run["prompt_tokens"]), int(run["output_tokens"]), int(run["users"])
-    big = gpu.startswith(_BIG_MEMORY)
     if protocol.name == AICONFIGURATOR.name and engine in _GENERATED:
         return _generated(engine, prompt, users), _GENERATED[engine]
     if engine == "vllm":
@@ -124,9 +131,9 @@ def _budget(run: Mapping[str, Any], protocol: Protocol) -> tuple[int, str]:
             return 8192, "InferenceX benchmarks/70b_fp8_h100_slurm.sh, 70b_fp4_b200_docker.sh: max-num-batched-tokens"
         return 8192, "default of vLLM's API server on GPUs of 70 GiB or more (vllm/engine/arg_utils.py)"
     if engine == "sglang":
-        if protocol is INFERENCEX and big:
-            return 32768, "InferenceX benchmarks/dsr1_fp8_b200*.sh: --chunked-prefill-size 32768"
-        return (16384 if big else 8192), "default by GPU memory (sglang/srt/server_args.py: chunked_prefill_size)"
+        memory_gib = load_gpu(gpu).memory_bytes / 2**30
+        chunk = next(chunk for least, chunk in _SGLANG_CHUNKS if memory_gib >= least)
+        return chunk, "default by GPU memory (sglang/srt/server_args.py: chunked_prefill_size)"
     if protocol is not INFERENCEX:
         return 8192, "default of trtllm-serve: max_num_tokens"
     if "Llama-3.1-70B" in model:

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from envs.hardware.sources.versions import version_key
+from research.validating.ahead import Ahead, AheadRouter
 from research.validating.balancing import Balance, BalancingRouter
 from research.validating.batch_wait import BatchWait, WaitingRouter
 from research.validating.receiving import Interval, ReceivingRouter
 from research.validating.speculating import acceptance_of
 
-Holds = BatchWait | Balance | Interval
-"""What new prompts wait for: each other (one instance, or the ranks of one), or that the scheduler looks for them."""
+Holds = BatchWait | Balance | Interval | Ahead
+"""What new prompts wait for: each other (one instance, or the ranks of one), a look for them, or the planned step."""
 
 MANY_USERS = 16
 """From here on, scripts that set SGLang's receive interval raise it."""
@@ -52,11 +53,21 @@ def launch_of(run: Mapping[str, Any]) -> Launch | None:
     return made(run, str(run["gpu"]).split("_")[0]) if made else None
 
 
-def router_of(holds: Holds) -> BalancingRouter | ReceivingRouter | WaitingRouter:
-    """The router that holds new prompts so; made for one run."""
-    if isinstance(holds, Balance):
-        return BalancingRouter(holds)
-    return ReceivingRouter(holds) if isinstance(holds, Interval) else WaitingRouter(holds)
+def router_of(holds: Holds | None) -> Any:
+    """The router that holds new prompts so, or deals them out in turn; made for one run."""
+    from policies.registry import load
+
+    match holds:
+        case None:
+            return load("round_robin")
+        case Balance():
+            return BalancingRouter(holds)
+        case Interval():
+            return ReceivingRouter(holds)
+        case BatchWait():
+            return WaitingRouter(holds)
+        case Ahead():
+            return AheadRouter()
 
 
 def _interval(run: Mapping[str, Any]) -> Interval:

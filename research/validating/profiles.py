@@ -13,6 +13,7 @@ from typing import Any
 
 from envs.hardware.errors import MeasurementError, ProfileError
 from envs.hardware.profile import Profile
+from research.validating.cache_precision import cache_precision
 from research.validating.protocols import INFERENCEX, protocol_of
 
 PRECISIONS = {"fp4": "nvfp4"}
@@ -22,6 +23,7 @@ CHECKPOINTS = {
     ("Qwen/Qwen3-235B-A22B", "fp8"): "fp8_block",
     ("Qwen/Qwen3-32B", "fp8"): "fp8_block",
     ("MiniMaxAI/", "fp8"): "fp8_block",
+    ("Qwen/Qwen3.5", "fp8"): "fp8_block",
     ("openai/gpt-oss", "fp4"): "mxfp4",
 }
 """(start of a model's name, precision of a run) -> precision of the published weights, by their ``config.json``.
@@ -78,8 +80,8 @@ class Instance:
 def instance_of(run: Mapping[str, Any], phase: str = "") -> Instance:
     """The instance that a run was made with; ``phase`` is ``prefill_`` or ``decode_`` where they differ.
 
-    Weights below 16 bits have an FP8 cache: so the launch scripts of InferenceX (``kv-cache-dtype: fp8``); for the
-    other campaigns it is an assumption. InferenceX's clients ask for temperature 0
+    The cache's precision: :func:`research.validating.cache_precision.cache_precision`.
+    InferenceX's clients ask for temperature 0
     (``utils/bench_serving/backend_request_func.py``); aiconfigurator's name none (``genai_perf_runner.py``).
     """
     named = str(run["precision"] or "bf16")
@@ -96,7 +98,7 @@ def instance_of(run: Mapping[str, Any], phase: str = "") -> Instance:
         expert_parallel=int(run[f"{phase}moe_ep"] or 1),
         dense=is_dense(run),
         precision=precision,
-        kv_precision="bf16" if precision in ("bf16", "fp16") else "fp8",
+        kv_precision=cache_precision(run, precision),
         sampling="greedy" if protocol_of(str(run["campaign"])) is INFERENCEX else "default",
     )
 

@@ -74,8 +74,8 @@ def _read(path: Path, data_dir: Path) -> LoggedRun:
         size, share, speed = (float(memory[name]) for name in ("mem_size", "mem_util", "mem_bw"))
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise ResearchError(
-            f"{path.parent}: {type(error).__name__} {error} in meta.json or ../config.json: expected "
-            "engine_kwargs with max_num_batched_tokens and max_num_seqs, and nodes[0].instances[0].npu_mem with mem_size, mem_util, mem_bw"
+            f"{path.parent}: {type(error).__name__} {error} in meta.json or ../config.json: expected engine_kwargs of "
+            "max_num_batched_tokens and max_num_seqs, and npu_mem with mem_size, mem_util and mem_bw"
         ) from error
     shape = load_model(str(meta["model"]))
     kv_bytes, weights = shape.kv_bytes(1, "bf16"), shape.weight_bytes("bf16")

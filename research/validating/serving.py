@@ -11,23 +11,22 @@ from envs.cluster.slo import LOOSE
 from envs.cluster.spec import ClusterSpec, WorkerSpec
 from envs.hardware.gpu import load_gpu
 from envs.hardware.load import load_handover
+from envs.hardware.model_shape import load_model
 from envs.hardware.profile import HandoverLaw, KvLaw, Profile
-from research.validating.ahead import AheadRouter
-from research.validating.batch_wait import WaitingRouter
 from research.validating.engines import PREFILL_FIRST, PREFILL_WORKER_TOKENS, StepPolicy, step_policy
+from research.validating.launches import router_of
 from research.validating.profiles import Instance, engine_profile, instance_of
 from research.validating.protocols import Protocol, protocol_of
 from research.validating.recipes import Role, recipe_of
 from research.validating.recipes_front_ends import FrontEnds
 from research.validating.recipes_groups import busy_share, launched_profile
+from research.validating.speculating import acceptance_of, steps_of, verifying
 
 if TYPE_CHECKING:
     import polars as pl
 
     from traces import Trace
 
-ROUTER = "round_robin"
-"""Router of a colocated run, which has but one way to go."""
 HANDED_TOKENS = 64
 """Blocks that vLLM's recipes set, and SGLang with the recipes' attention (``trtllm_mla``: pages of 64)."""
 STREAMS_FIRST = ("sglang", "trtllm")
@@ -82,16 +81,18 @@ def serve(run: Mapping[str, Any], setting: Setting, data_dir: Path) -> dict[str,
     """
     protocol = setting.rounds_of(protocol_of(str(run["campaign"])))
     policy = step_policy(run, protocol, dict(setting.budgets))
+    acceptance, output = acceptance_of(run), int(run["output_tokens"])
+    steps = steps_of(output, acceptance) if acceptance else output
     rows, profile = [], ""
     for rounds in protocol.rounds:
-        trace = protocol.trace(
-            int(run["users"]), rounds, int(run["prompt_tokens"]), int(run["output_tokens"]), setting.seed
-        )
+        trace = protocol.trace(int(run["users"]), rounds, int(run["prompt_tokens"]), steps, setting.seed)
         cluster = cluster_of(run, policy, protocol, setting, data_dir)
         if run["layout"] == "colocated":
             served = _colocated(trace, cluster, policy, setting.seed)
         else:
             served = _disaggregated(run, trace, cluster, setting.seed, data_dir)
+        if acceptance:  # a step emits several tokens, of which the client sees the mean time
+            served["tpot_s"] *= (protocol.mean_tokens(steps) - 1) / (protocol.mean_tokens(output) - 1)
         rows.append({"rounds": rounds, "requests": len(trace), **served})
         profile = " + ".join(dict.fromkeys(w.profile.name for w in cluster.workers))
     return {
@@ -105,14 +106,8 @@ def serve(run: Mapping[str, Any], setting: Setting, data_dir: Path) -> dict[str,
 
 def _colocated(trace: Trace, cluster: ClusterSpec, policy: StepPolicy, seed: int) -> dict[str, Any]:
     from envs.cluster.simulator import simulate
-    from policies.registry import load as load_policy
 
-    router: Any = load_policy(ROUTER)
-    if policy.wait is not None:
-        router = WaitingRouter(policy.wait)
-    elif policy.ahead:
-        router = AheadRouter()
-    return _means(simulate(trace, cluster, router, LOOSE, seed=seed).requests)
+    return _means(simulate(trace, cluster, router_of(policy.wait), LOOSE, seed=seed).requests)
 
 
 def _disaggregated(
@@ -166,6 +161,8 @@ def cluster_of(
     """
     if run["layout"] == "colocated":
         profile = engine_profile(instance_of(run), data_dir)
+        if acceptance := acceptance_of(run):
+            profile = verifying(profile, acceptance, load_model(str(run["model"])).layers)
         worker = WorkerSpec(
             profile, policy.role, max_batched_tokens=policy.budget_tokens, max_num_seqs=policy.max_num_seqs,
             prefix_cache=False, prefill_share=PREFILL_FIRST,

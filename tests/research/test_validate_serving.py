@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from research.validating import recipes_groups, serving
-from research.validating.ahead import AheadRouter
+from research.validating.ahead import Ahead, AheadRouter
 from research.validating.batch_wait import BatchWait, WaitingRouter
 from research.validating.engines import step_policy
 from research.validating.protocols import AICONFIGURATOR, INFERENCEX, UNKNOWN, protocol_of
@@ -96,8 +96,9 @@ def test_budgets_follow_the_launch_scripts():
     # Batch, prompt and 1,500 tokens; TensorRT-LLM fills them with whole prompts only.
     assert [budget(engine="trtllm", prompt_tokens=n, **own) for n in (1000, 1024, 4096)] == [2008, 2056, 4104]
     assert (budget(prompt_tokens=1024, **own), budget(engine="sglang", **own)) == (2532, 8192)
-    moe = {"campaign": "db-dump/2026-04-27", "model": "deepseek-ai/DeepSeek-R1", "engine": "trtllm"}
-    assert budget(**moe, users=64, prompt_tokens=1024) == 1152
+    moe = {"campaign": "db-dump/2026-04-27", "model": "deepseek-ai/DeepSeek-R1", "engine": "trtllm", "gpu": "b200_sxm"}
+    assert budget(**moe, users=64, prompt_tokens=1024, engine_version="1.1.0rc2.post2") == 1152
+    assert budget(**moe, users=64, prompt_tokens=1024, engine_version="1.2.0rc6.post2") == 8192
     assert (budget(engine="sglang"), budget(engine="sglang", gpu="b200_sxm")) == (8192, 16384)
     assert step_policy(run(), UNKNOWN, {"vllm": 2048}).budget_tokens == 2048
 
@@ -128,7 +129,7 @@ def test_an_engine_that_plans_ahead_starts_a_prompt_a_step_later():
 
     def ahead(**given):
         made = run(**given)
-        return step_policy(made, protocol_of(made["campaign"]), {}).ahead
+        return step_policy(made, protocol_of(made["campaign"]), {}).wait == Ahead()
 
     assert [ahead(engine_version=v) for v in ("0.12.0", "0.14.0")] == [False, True]
     assert [ahead(engine="trtllm", engine_version=v) for v in ("1.0.0rc3", "1.3.0rc5")] == [False, True]

@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 
 from envs.hardware.sources.files import Origin, Table, check_times, read_table
+from envs.hardware.sources.recorded_layout import counted_once
 
 SILICON = Origin(
     name="aiconfigurator silicon_sample.csv",
@@ -98,7 +99,7 @@ def serving_runs(data_dir: Path, relative: str = TABLE) -> ServingRuns:
     frame = frame.with_columns(rule=reason)
     kept = frame.filter(pl.col("rule").is_null()).drop("rule", "unfinished").with_columns(gpus=_gpus())
     _check(table, kept)
-    return ServingRuns(kept, frame.filter(pl.col("rule").is_not_null()).select("run", "rule"), table)
+    return ServingRuns(counted_once(kept), frame.filter(pl.col("rule").is_not_null()).select("run", "rule"), table)
 
 
 def _check(table: Table, kept: pl.DataFrame) -> None:

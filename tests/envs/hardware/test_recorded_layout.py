@@ -43,10 +43,7 @@ def test_what_is_counted_once_already_stays() -> None:
 
 
 def test_public_runs_of_one_machine_need_eight_gpus_at_most(public_data: Path) -> None:
-    kept = serving_runs(public_data).kept
-    runs = counted_once(kept)
-    assert runs.select(kept.columns).columns == kept.columns
-    assert runs.height == kept.height
+    runs = serving_runs(public_data).kept
     one = runs.filter((pl.col("layout") == "colocated") & ~pl.col("gpu").str.starts_with("gb"))
     assert one["gpus"].max() == 8
     assert runs.filter(pl.col("gpus") != pl.col("recorded_gpus")).height == 188
