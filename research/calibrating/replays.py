@@ -166,7 +166,8 @@ def replay_of(run: BenchmarkRun, profile: Profile, assumed: Assumed, seed: int =
 
     facts = {
         "engine": profile.engine, "engine_version": profile.engine_version, "gpu": profile.gpu,
-        "model": profile.model, "precision": profile.precision, "tp": profile.tensor_parallel, "layout": "colocated", "users": run.users,
+        "model": profile.model, "precision": profile.precision, "tp": profile.tensor_parallel,
+        "layout": "colocated", "users": run.users,
         "prompt_tokens": run.prompt_tokens, "output_tokens": run.output_tokens,
     }  # fmt: skip
     policy = step_policy(facts, UNKNOWN, {profile.engine: assumed.budget_tokens})
