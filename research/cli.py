@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from hydra import compose, initialize_config_module
@@ -28,6 +31,7 @@ from research.errors import ResearchError, nearest
 USAGE_ERROR = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+TERMINATED = 143
 LAYOUT = re.compile(r"^(\d+p\d+d|colocated\d+|split\d+)$")
 
 
@@ -42,7 +46,7 @@ def run_command(
     """Compose ``conf/<name>.yaml`` with the command line, call ``run`` and return the exit code.
 
     Exit codes: 0 done, 2 a mistake of the user's that is told in one line, 130 interrupted, 141 nobody reads the output
-    any more. Other exceptions are ours and keep their traceback.
+    any more, 143 terminated. Other exceptions are ours and keep their traceback.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     _show_line_by_line()
@@ -57,18 +61,40 @@ def run_command(
         if show:
             print(OmegaConf.to_yaml(config, resolve=True), end="")
             return 0
-        code = run(config)
+        with _terminable():
+            code = run(config)
         return code if isinstance(code, int) else 0
     except tuple(user_errors()) as error:
         print(f"error: {error}", file=sys.stderr)
         return USAGE_ERROR
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print("\nstopped: finished runs are kept, the same command goes on from there", file=sys.stderr)
-        return INTERRUPTED
+        return TERMINATED if isinstance(stop, _Terminated) else INTERRUPTED
     except BrokenPipeError:
         # Who reads our output has enough of it (`| head`). What is left to flush at exit must go nowhere, too.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, as schedulers, containers and ``kill`` send it."""
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Within, SIGTERM ends a command as Ctrl-C does: worker processes must not work on without it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set handlers
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def user_errors() -> Iterator[type[Exception]]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+
 import pytest
 
 from research.cli import compose_config, options, run_command
@@ -124,6 +128,18 @@ def test_an_interrupt_says_that_finished_runs_are_kept(capsys):
 
     assert run_command("compare", run, summary="", examples=(), argv=[]) == 130
     assert "finished runs are kept" in capsys.readouterr().err
+
+
+def test_sigterm_ends_a_command_as_ctrl_c_does(capsys):
+    before = signal.getsignal(signal.SIGTERM)
+
+    def run(config):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+
+    assert run_command("compare", run, summary="", examples=(), argv=[]) == 143
+    assert "finished runs are kept" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_help_shows_purpose_examples_groups_and_settings(capsys):
