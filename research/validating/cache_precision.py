@@ -14,7 +14,7 @@ from typing import Any
 
 from envs.hardware.errors import ProfileError
 from envs.hardware.gpu import load_gpu
-from envs.hardware.sources.versions import version_key
+from envs.hardware.sources.versions import at_least
 
 HOPPER = 90
 
@@ -41,14 +41,12 @@ class Unnamed:
 
     def holds(self, run: Mapping[str, Any], precision: str, sm: int) -> bool:
         """Whether a run is one of them."""
-        key = version_key(str(run["engine_version"] or ""))
-        before = version_key(self.before)
         return (
             self.model in str(run["model"])
             and str(run["engine"]) in self.engines
             and self.precision in ("", precision)
             and (not self.hopper or sm == HOPPER)
-            and (before is None or (key is not None and key < before))
+            and (not self.before or not at_least(run["engine_version"], self.before))
         )
 
 

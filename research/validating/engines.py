@@ -13,7 +13,7 @@ from typing import Any
 
 from envs.hardware.gpu import load_gpu
 from envs.hardware.sources.host_time import AHEAD_FROM
-from envs.hardware.sources.versions import version_key
+from envs.hardware.sources.versions import at_least
 from research.validating.ahead import Ahead
 from research.validating.batch_wait import BatchWait
 from research.validating.launches import Holds, launch_of
@@ -89,11 +89,8 @@ def _plans_ahead(run: Mapping[str, Any], protocol: Protocol) -> bool:
     overlap scheduler is the default, but off in aiconfigurator's settings before v0.5.0 (engines older than 1.2).
     SGLang: its overlap schedule is the default from 0.4.
     """
-    engine, key = str(run["engine"]), version_key(str(run["engine_version"] or ""))
-    if protocol is INFERENCEX or key is None:
-        return True
-    since = version_key({"vllm": AHEAD_FROM, "trtllm": "1.2.0rc0"}.get(engine, "0"))
-    return since is None or key >= since
+    first = {"vllm": AHEAD_FROM, "trtllm": "1.2.0rc0"}.get(str(run["engine"]))
+    return protocol is INFERENCEX or first is None or at_least(run["engine_version"], first)
 
 
 _GENERATED = {

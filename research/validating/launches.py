@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from envs.hardware.sources.versions import version_key
+from envs.hardware.sources.versions import at_least, version_key
 from research.validating.ahead import Ahead, AheadRouter
 from research.validating.balancing import Balance, BalancingRouter
 from research.validating.batch_wait import BatchWait, WaitingRouter
@@ -70,6 +70,12 @@ def router_of(holds: Holds | None) -> Any:
             return AheadRouter()
 
 
+def _known_from(run: Mapping[str, Any], first: str) -> bool:
+    """Whether a run's engine is known to be of this version or a later one."""
+    version = str(run["engine_version"] or "")
+    return version_key(version) is not None and at_least(version, first)
+
+
 def _interval(run: Mapping[str, Any]) -> Interval:
     return Interval(30 if int(run["users"]) >= MANY_USERS else 10)
 
@@ -112,8 +118,7 @@ def _deepseek_trtllm(run: Mapping[str, Any], gpu: str) -> Launch | None:
     """From the end of January 2026, when B200 came to version 1.2, steps hold 8,192 tokens or more and prompts wait."""
     users, prompt = int(run["users"]), int(run["prompt_tokens"])
     budget = (users + prompt + 64 + 63) // 64 * 64
-    version, later = version_key(str(run["engine_version"] or "")), version_key("1.2.0.dev0")
-    recent = gpu != "b200" or (version is not None and later is not None and version >= later)
+    recent = gpu != "b200" or _known_from(run, "1.2.0.dev0")
     if recent:
         budget = max(8192, budget)
     short = prompt == int(run["output_tokens"]) == 1024
@@ -141,7 +146,7 @@ def _minimax_vllm(run: Mapping[str, Any], gpu: str) -> Launch | None:
     """On Blackwell with vLLM 0.19 (from April 2026) a step holds two prompts."""
     if gpu == "h100":
         return Launch("minimaxm2.5_fp8_h100.sh", 0, 256)
-    if gpu in ("b200", "b300") and str(run["engine_version"] or "") >= "0.19":
+    if gpu in ("b200", "b300") and _known_from(run, "0.19"):
         return Launch(f"minimaxm2.5_{run['precision']}_{gpu}.sh", 2 * int(run["prompt_tokens"]))
     return None
 

@@ -105,6 +105,7 @@ def test_a_round_that_stays_incomplete_goes_in_the_end() -> None:
             {"model": "MiniMaxAI/MiniMax-M2.5", "engine": "vllm", "precision": "fp8", "engine_version": "0.19.0"},
             Launch("minimaxm2.5_fp8_b200.sh", 2048),
         ),
+        ({"model": "MiniMaxAI/MiniMax-M2.5", "engine": "vllm", "precision": "fp8", "engine_version": "0.9.1"}, None),
         ({"model": "meta-llama/Llama-3.1-70B"}, None),
         ({"gpu": "gb200"}, None),
     ],

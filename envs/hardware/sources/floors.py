@@ -46,7 +46,7 @@ import math
 from envs.hardware.gpu import Gpu
 from envs.hardware.model_shape import BYTES, ModelShape
 from envs.hardware.sources.op_tables import OpTables
-from envs.hardware.sources.versions import version_key
+from envs.hardware.sources.versions import at_least
 
 PRODUCTS = ("qkv", "output", "gate_up", "down")
 SCALE, QUANTISE = "scale", "quantise"
@@ -72,11 +72,6 @@ FUSED_MIB = {90: {2: 64.0, 4: 2.0, 8: 0.5}, 100: {2: 64.0, 4: 32.0, 8: 1.0}}
 (``vllm/compilation/passes/fusion/allreduce_rms_fusion.py``). The kernel is FlashInfer's, which is TRT-LLM's."""
 
 
-def norms_fused(engine: str, version: str | None, shape: ModelShape, gpu: Gpu, tensor_parallel: int) -> bool:
-    """Whether norms run inside small all-reduces before them, and launch no kernel of their own."""
-    return fused_bytes(engine, version, shape, gpu, tensor_parallel) > 0.0
-
-
 def fused_bytes(engine: str, version: str | None, shape: ModelShape, gpu: Gpu, tensor_parallel: int) -> float:
     """Largest message whose all-reduce holds the norm that follows, in bytes; 0: none does.
 
@@ -89,10 +84,7 @@ def fused_bytes(engine: str, version: str | None, shape: ModelShape, gpu: Gpu, t
     """
     if engine == "trtllm":
         return math.inf if _fused_class(shape, tensor_parallel) else 0.0
-    if engine != "vllm" or tensor_parallel == 1:
-        return 0.0
-    key, since = version_key(version or ""), version_key(FUSED_FROM_VLLM)
-    if key is not None and since is not None and key < since:
+    if engine != "vllm" or tensor_parallel == 1 or not at_least(version, FUSED_FROM_VLLM):
         return 0.0
     return FUSED_MIB.get(gpu.sm // 10 * 10, {}).get(tensor_parallel, 0.0) * 2**20
 
@@ -172,10 +164,8 @@ def launch_floor_s(
         tensor_parallel: GPUs that share them; more than one all-reduce twice a layer.
         qk_norm: whether queries and keys are normalised, by two launches more; a compiler fuses them.
     """
-    if ops.engine == "sglang":
-        key, piecewise = version_key(engine_version or ""), version_key(PIECEWISE_SGLANG)
-        if key is None or piecewise is None or key >= piecewise:
-            return 0.0
+    if ops.engine == "sglang" and at_least(engine_version, PIECEWISE_SGLANG):
+        return 0.0
     launches = LAYER_OPS + (LAYER_COLLECTIVES if tensor_parallel > 1 else 0)
     if qk_norm and ops.engine != "vllm":
         launches += QK_NORMS

@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 
 from envs.hardware.errors import ProfileError
-from envs.hardware.sources.versions import version_key
+from envs.hardware.sources.versions import at_least
 
 GREEDY: Final = "greedy"
 DEFAULT: Final = "default"
@@ -64,10 +64,10 @@ def kernel_of(engine: str, version: str | None, sampling: str) -> str | None:
     if sampling == GREEDY or engine == "trtllm":
         return None
     if engine == "sglang":
-        return "flashinfer" if _since(version, MODEL_DEFAULTS_SGLANG) else None
-    if _since(version, FLASHINFER_VLLM):
+        return "flashinfer" if at_least(version, MODEL_DEFAULTS_SGLANG) else None
+    if at_least(version, FLASHINFER_VLLM):
         return "flashinfer"
-    return "triton" if _since(version, TRITON_VLLM) else "sort"
+    return "triton" if at_least(version, TRITON_VLLM) else "sort"
 
 
 def cut_s(kernel: str | None, sequences: int, vocabulary: int) -> float:
@@ -84,8 +84,3 @@ def cut_s(kernel: str | None, sequences: int, vocabulary: int) -> float:
 def passes(engine: str, sampling: str) -> int:
     """How often the logits are read or written."""
     return GREEDY_PASSES if sampling == GREEDY or engine == "trtllm" else DRAWN_PASSES
-
-
-def _since(version: str | None, first: str) -> bool:
-    key, since = version_key(version or ""), version_key(first)
-    return key is None or since is None or key >= since

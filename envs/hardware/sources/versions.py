@@ -22,6 +22,12 @@ def version_key(version: str) -> Key | None:
     return numbers, _STAGES[found.group(2) or ""], int(found.group(3) or 0)
 
 
+def at_least(version: str | None, first: str) -> bool:
+    """Whether a version is ``first`` or a later one; one that is not known, or is none, counts as the newest."""
+    key, least = version_key(version or ""), version_key(first)
+    return key is None or least is None or key >= least
+
+
 def nearest_version(folder: Path, file: str, version: str | None) -> str:
     """The folder of ``folder`` whose ``file`` stands for ``version``.
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from envs.hardware.errors import MeasurementError
-from envs.hardware.sources.versions import nearest_version, version_key
+from envs.hardware.sources.versions import at_least, nearest_version, version_key
 
 
 def folder(tmp_path, *versions):
@@ -41,3 +41,11 @@ def test_no_version_is_an_error_that_names_the_table(tmp_path):
         nearest_version(folder(tmp_path), "t.parquet", None)
     # a stated version is left to the reader, who names the file
     assert nearest_version(tmp_path, "t.parquet", "1.0") == "1.0"
+
+
+@pytest.mark.parametrize(
+    ("version", "later"),
+    [("0.9.1", False), ("0.19.0", True), ("0.19.1rc1", True), (None, True), ("", True), ("nightly-dev", True)],
+)
+def test_what_is_not_known_counts_as_the_newest(version: str | None, later: bool) -> None:
+    assert at_least(version, "0.19") is later
