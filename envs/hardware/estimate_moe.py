@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from envs.hardware.estimate import MAX_SEQS, MAX_TOKENS, tables_folder
+from envs.hardware.estimate import EXPERT_UTILISATION, MAX_SEQS, MAX_TOKENS, tables_folder
 from envs.hardware.fit import fit_step_law
 from envs.hardware.gpu import Gpu, load_gpu
 from envs.hardware.layout import Layout, check_layout, worker_kv_law
@@ -32,7 +32,7 @@ def expert_profile_for(
     precision: str,
     kv_precision: str,
     data_dir: Path,
-    utilisation: float = 0.9,
+    utilisation: float = EXPERT_UTILISATION,
 ) -> Profile:
     """The profile of one rank; made once, then remembered.
 

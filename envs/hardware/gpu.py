@@ -46,6 +46,11 @@ class Gpu:
         """Whether it is a Blackwell GPU for servers (B200, B300, their Grace versions), not one for workstations."""
         return 100 <= self.sm < 120
 
+    @property
+    def joins_machines(self) -> bool:
+        """Whether its NVLink reaches further than one machine."""
+        return self.scale_up_gpus > MACHINE_GPUS
+
     def peak(self, precision: str) -> float:
         """Dense peak in FLOP/s; how scales are found does not matter to it.
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from envs.hardware.attention_kinds import Linear
 from envs.hardware.errors import ProfileError, nearest
 
 Config = Mapping[str, Any]
@@ -71,27 +73,21 @@ def _qwen_next(path: Path, config: Config) -> dict[str, Any]:
     layers, every = _whole(path, config, "num_hidden_layers"), _whole(path, config, "full_attention_interval", 4)
     hidden, heads = _whole(path, config, "hidden_size"), _whole(path, config, "num_attention_heads")
     kv_heads, head_dim = _whole(path, config, "num_key_value_heads"), _whole(path, config, "head_dim")
-    keys = _whole(path, config, "linear_num_key_heads") * _whole(path, config, "linear_key_head_dim")
-    value_heads, value_dim = (
-        _whole(path, config, "linear_num_value_heads"),
-        _whole(path, config, "linear_value_head_dim"),
+    linear = Linear(
+        key_heads=_whole(path, config, "linear_num_key_heads"),
+        value_heads=_whole(path, config, "linear_num_value_heads"),
+        key_dim=_whole(path, config, "linear_key_head_dim"),
+        value_dim=_whole(path, config, "linear_value_head_dim"),
+        kernel=_whole(path, config, "linear_conv_kernel_dim"),
     )
-    values, kernel = value_heads * value_dim, _whole(path, config, "linear_conv_kernel_dim")
-    channels = 2 * keys + values
-    linear = {
-        "key_heads": _whole(path, config, "linear_num_key_heads"),
-        "value_heads": value_heads,
-        "key_dim": _whole(path, config, "linear_key_head_dim"),
-        "value_dim": value_dim,
-        "kernel": kernel,
-    }
-    state = value_heads * _whole(path, config, "linear_key_head_dim") * value_dim + (kernel - 1) * channels
-    mixer = hidden * (channels + values + 2 * value_heads) + channels * kernel + values * hidden
-    mixer += value_dim + 2 * value_heads  # the output's norm; decay and step of each head
+    channels, values = linear.channels, linear.values
+    state = linear.state_values + (linear.kernel - 1) * channels
+    mixer = hidden * (channels + values + 2 * linear.value_heads) + channels * linear.kernel + values * hidden
+    mixer += linear.value_dim + 2 * linear.value_heads  # the output's norm; decay and step of each head
     gated = hidden * head_dim * (3 * heads + 2 * kv_heads)
     full = layers // every
     return _qwen(path, config) | {
-        "linear": linear,
+        "linear": asdict(linear),
         "output_gate": True,
         "attention": [
             {"kind": "full", "layers": full, "params": gated},

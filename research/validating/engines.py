@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from envs.hardware.gpu import load_gpu
+from envs.hardware.sources.engine_memory import sglang_defaults
 from envs.hardware.sources.host_time import AHEAD_FROM
 from envs.hardware.sources.versions import at_least
 from research.validating.ahead import Ahead
@@ -23,10 +24,7 @@ PREFILL_FIRST = 0.9999
 """Prefill share of a split worker that rounds to all of it."""
 
 PREFILL_WORKER_TOKENS = 16384
-"""Step budget of disaggregated prefill workers: an assumption, the recipes of those runs are not in the table."""
-
-_SGLANG_CHUNKS = ((160, 16384), (60, 8192), (35, 4096), (0, 2048))
-"""GiB of GPU memory from which SGLang takes chunks of so many tokens by default."""
+"""Step budget of disaggregated prefill workers of which no recipe is known: an assumption."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +126,7 @@ def _budget(run: Mapping[str, Any], protocol: Protocol) -> tuple[int, str]:
             return 8192, "InferenceX benchmarks/70b_fp8_h100_slurm.sh, 70b_fp4_b200_docker.sh: max-num-batched-tokens"
         return 8192, "default of vLLM's API server on GPUs of 70 GiB or more (vllm/engine/arg_utils.py)"
     if engine == "sglang":
-        memory_gib = load_gpu(gpu).memory_bytes / 2**30
-        chunk = next(chunk for least, chunk in _SGLANG_CHUNKS if memory_gib >= least)
+        chunk = sglang_defaults(load_gpu(gpu))[0]
         return chunk, "default by GPU memory (sglang/srt/server_args.py: chunked_prefill_size)"
     if protocol is not INFERENCEX:
         return 8192, "default of trtllm-serve: max_num_tokens"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from envs.hardware.sources.recorded_layout import DUMPS
 from traces import Trace
 from traces.clients import client_trace
 
@@ -77,14 +78,12 @@ UNKNOWN = Protocol(
 )
 PROTOCOLS = (INFERENCEX, AICONFIGURATOR, UNKNOWN)
 
-_INFERENCEX = re.compile(r"^(\d{4}-\d{2}-\d{2}\.csv|db-dump/.*)$")
-"""Campaigns that are dumps of InferenceX's database."""
 _AICONFIGURATOR = re.compile(r"(^|/)data/[^/]+/(vllm|sglang|trtllm)/[^/]+/[^/]+\.csv$")
 """Campaigns filed as ``data/<GPU>/<engine>/<version>/<model>.csv``, the order of aiconfigurator's own data."""
 
 
 def protocol_of(campaign: str) -> Protocol:
     """The protocol of a campaign (column ``campaign`` of the measured runs)."""
-    if _INFERENCEX.match(campaign):
+    if re.match(DUMPS, campaign):
         return INFERENCEX
     return AICONFIGURATOR if _AICONFIGURATOR.search(campaign) else UNKNOWN

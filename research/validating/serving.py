@@ -34,8 +34,6 @@ STREAMS_FIRST = ("sglang", "trtllm")
 
 SGLang: ``event_loop_*_disagg_decode`` streams a prebuilt batch; TensorRT-LLM: ``_handle_first_token_response``.
 """
-MACHINE_GPUS = 8
-"""GPUs of one machine; NVLink that joins more joins the workers of a rack."""
 PASSES = 4
 """How often a run is simulated at most until its groups are as full as its law assumes."""
 
@@ -74,7 +72,7 @@ def serve(run: Mapping[str, Any], setting: Setting, data_dir: Path) -> dict[str,
 
     Returns:
         ``rounds``: a row for each number of rounds with ``rounds, ttft_s, tpot_s, requests, preemptions``; ``profile``,
-        ``protocol``, ``budget_tokens``.
+        ``protocol``, ``role``, ``budget_tokens``.
 
     Raises:
         NoProfileError: no step law for one of its instances.
@@ -83,10 +81,10 @@ def serve(run: Mapping[str, Any], setting: Setting, data_dir: Path) -> dict[str,
     policy = step_policy(run, protocol, dict(setting.budgets))
     acceptance, output = acceptance_of(run), int(run["output_tokens"])
     steps = steps_of(output, acceptance) if acceptance else output
-    rows, profile = [], ""
+    cluster = cluster_of(run, policy, protocol, setting, data_dir)
+    rows = []
     for rounds in protocol.rounds:
         trace = protocol.trace(int(run["users"]), rounds, int(run["prompt_tokens"]), steps, setting.seed)
-        cluster = cluster_of(run, policy, protocol, setting, data_dir)
         if run["layout"] == "colocated":
             served = _colocated(trace, cluster, policy, setting.seed)
         else:
@@ -94,10 +92,9 @@ def serve(run: Mapping[str, Any], setting: Setting, data_dir: Path) -> dict[str,
         if acceptance:  # a step emits several tokens, of which the client sees the mean time
             served["tpot_s"] *= (protocol.mean_tokens(steps) - 1) / (protocol.mean_tokens(output) - 1)
         rows.append({"rounds": rounds, "requests": len(trace), **served})
-        profile = " + ".join(dict.fromkeys(w.profile.name for w in cluster.workers))
     return {
         "rounds": rows,
-        "profile": profile,
+        "profile": " + ".join(dict.fromkeys(w.profile.name for w in cluster.workers)),
         "protocol": protocol.name,
         "role": policy.role,
         "budget_tokens": policy.budget_tokens,
@@ -237,7 +234,7 @@ def link_of(run: Mapping[str, Any], setting: Setting, profiles: tuple[Profile, .
     TensorRT-LLM gathers a prompt's blocks in one buffer (``cache_transceiver_config`` of its recipes), so that blocks
     cost nothing of their own there.
     """
-    name = setting.link or ("nixl-nvlink" if load_gpu(str(run["gpu"])).scale_up_gpus > MACHINE_GPUS else "nixl-rdma")
+    name = setting.link or ("nixl-nvlink" if load_gpu(str(run["gpu"])).joins_machines else "nixl-rdma")
     law = load_handover(name).for_gpus(min(profile.gpus for profile in profiles))
     if setting.link is None and run["engine"] == "trtllm":
         law = replace(law, per_block_s=0.0)

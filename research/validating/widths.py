@@ -17,7 +17,7 @@ import polars as pl
 import yaml
 from numpy.typing import NDArray
 
-from envs.hardware.gpu import MACHINE_GPUS, load_gpu
+from envs.hardware.gpu import load_gpu
 from envs.hardware.prediction_errors import ANY, AXES, NO_LINK, PATH, bits_of, wider
 from research.errors import ResearchError
 from research.validating.doubt import FEWEST_STRATA
@@ -86,7 +86,7 @@ def _strata(frame: pl.DataFrame) -> NDArray[Any]:
 def _link(run: dict[str, Any]) -> str:
     if run["layout"] == "colocated":
         return NO_LINK
-    return "nvlink" if load_gpu(run["gpu"]).scale_up_gpus > MACHINE_GPUS else "rdma"
+    return "nvlink" if load_gpu(run["gpu"]).joins_machines else "rdma"
 
 
 def _key(run: dict[str, Any]) -> tuple[str, str, str, str]:

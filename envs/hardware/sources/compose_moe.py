@@ -31,10 +31,9 @@ from dataclasses import dataclass
 
 from envs.hardware.attention_kinds import Linear, part_precision
 from envs.hardware.errors import MeasurementError, OutsideError
-from envs.hardware.gpu import MACHINE_GPUS
 from envs.hardware.layout import Layout, gpu_weight_bytes
 from envs.hardware.sources.compose import ACTIVATION_BYTES, MEMORY_LATENCY_S, Composer
-from envs.hardware.sources.floors import LAYER_OPS, launch_floor_s, served_product_s
+from envs.hardware.sources.floors import LAYER_OPS, QK_NORMS, launch_floor_s, served_product_s
 from envs.hardware.sources.moe_tables import ExpertTables
 from envs.hardware.steps import StepPoint
 
@@ -47,14 +46,11 @@ ATTENTION_OPS = {"full": 5, "window": 5, "mla": 10, "state": 8}
 """Kernels that one layer's attention launches. Full: norm, product, rotation, attention, product. Latent: norm, product
 down, two norms, product up of queries, rotation, product up to keys and values, joining of keys, attention, product.
 State: norm, two products, convolution, gates, recurrence, gated norm, product."""
-QK_NORM_OPS, MLP_OPS, EXPERT_OPS, SHARED_OPS = 2, 4, 8, 4
-"""Norms of queries and keys. Dense layer: norm, product, activation, product. Experts: norm, router, choice, sorting,
+MLP_OPS, EXPERT_OPS, SHARED_OPS = 4, 8, 4
+"""Dense layer: norm, product, activation, product. Experts: norm, router, choice, sorting,
 product, activation, product, combination. Shared experts: product, activation, product, sum."""
 QUANTISATIONS = {"full": 2, "window": 2, "mla": 4, "state": 2, "mlp": 2, "experts": 1}
 """Kernels that quantise the inputs of a part's products, where they are quantised."""
-EAGER_OPS = 11
-"""Launches of the layer that the published time of a step launched op by op is of (floors: Qwen3-4B, which normalises
-queries and keys)."""
 STATE_VALUE_BYTES = 4
 """Bytes of a value of a state where it is computed with."""
 CHUNK_TOKENS, CHUNK_KERNELS, CHUNK_SLOWER = 64, 6, 5
@@ -91,14 +87,14 @@ class ExpertComposer(Composer):
         if not self.as_served:
             return 0.0
         floor_s = [launch_floor_s(self.ops, self.engine_version, 1, gpus) for gpus in (1, self.tensor_parallel)]
-        op_s = floor_s[0] / (LAYER_OPS if self.ops.engine == "vllm" else EAGER_OPS)
+        op_s = floor_s[0] / (LAYER_OPS if self.ops.engine == "vllm" else LAYER_OPS + QK_NORMS)
         return self.launched_ops * op_s + self.shape.layers * (floor_s[1] - floor_s[0])
 
     @property
     def launched_ops(self) -> int:
         """Kernels that all layers launch, collectives aside."""
         shape = self.shape
-        dense, norms = shape.layers - shape.expert_layers, QK_NORM_OPS if shape.qk_norm else 0
+        dense, norms = shape.layers - shape.expert_layers, QK_NORMS if shape.qk_norm else 0
         ops = dense * (MLP_OPS + self._quantisations("mlp", "mlp"))
         for group in shape.attention:
             own = ATTENTION_OPS[group.kind] + norms + self._quantisations("attention", group.kind)
@@ -193,7 +189,7 @@ class ExpertComposer(Composer):
             return self.tables.deepep_s(tokens, layout.gpus, domain)
         blackwell = self.ops.engine == "trtllm" and self.gpu.blackwell
         out = shape.part_bytes(self.precision, "experts") / 2.0 if blackwell else 1.0
-        if blackwell and whole and MACHINE_GPUS < domain >= layout.gpus:
+        if blackwell and whole and self.gpu.joins_machines and domain >= layout.gpus:
             reached = layout.gpus * (1.0 - (1.0 - 1.0 / layout.gpus) ** shape.experts.per_token)
             sizes = (("alltoall", volume * reached * out), ("alltoall", volume * reached))
         else:

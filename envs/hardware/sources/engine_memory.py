@@ -30,10 +30,15 @@ SGLANG_CONSTANT_MIB, SGLANG_TOKEN_MIB, SGLANG_SEQUENCE_MIB, SGLANG_GPU_MIB = 512
 SGLANG_LARGE_GIB, SGLANG_LARGE_RESERVE_MIB = 60, 10.0 * 1024
 
 
+def sglang_defaults(gpu: Gpu) -> tuple[int, int, int]:
+    """SGLang's chunk in tokens, and the sequences of its largest graph below 4 GPUs and from 4 on."""
+    return next(row[1:] for row in SGLANG_STEPS if gpu.memory_bytes / MIB < row[0] * 1024)
+
+
 def static_fraction(gpu: Gpu, tensor_parallel: int) -> float:
     """SGLang's share of the memory for weights and cache, where none is given."""
     memory_mib = gpu.memory_bytes / MIB
-    chunk, few, many = next(row[1:] for row in SGLANG_STEPS if memory_mib < row[0] * 1024)
+    chunk, few, many = sglang_defaults(gpu)
     sequences = few if tensor_parallel < 4 else many
     reserve = SGLANG_CONSTANT_MIB + chunk * SGLANG_TOKEN_MIB + sequences * SGLANG_SEQUENCE_MIB
     reserve += tensor_parallel * SGLANG_GPU_MIB

@@ -9,7 +9,7 @@ from __future__ import annotations
 import polars as pl
 
 from envs.hardware.gpu import Gpu
-from envs.hardware.model_shape import ModelShape
+from envs.hardware.model_shape import LOGIT_BYTES, ModelShape
 from envs.hardware.sources.files import Table
 from envs.hardware.sources.llmservingsim import OpProfile
 from envs.hardware.sources.op_tables import OpTables
@@ -19,7 +19,7 @@ FASTEST, SLOWEST = 0.1, 300.0
 caches); an all-reduce crosses a link, not the memory, hence slow. A unit is a thousand."""
 LARGE_MS = 0.1
 """Rows whose bound is less are launch and cache, which no data sheet bounds."""
-BYTES, LOGIT_BYTES = 2, 4
+BYTES = 2
 FP8_BYTES = 1
 
 
