@@ -1,11 +1,12 @@
 """Carries out the runs of a validation on all cores; what is finished is kept, so that a stopped command goes on.
 
-One line a finished run in ``finished.jsonl``, named by everything that decides it: the measured run, the setting, the
-profiles' numbers and the sources that compute.
+One line a finished run in ``finished.jsonl``, named by everything that decides it: the measured run, the setting,
+the measurements at hand and the sources that compute.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -13,9 +14,11 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from envs.hardware.sources.op_tables import PACKAGE
 from research.errors import ResearchError
 from research.evidence.runs import code_version, key_of
 from research.validating.profiles import Instance, NoProfileError, instance_of
@@ -79,11 +82,18 @@ def predict(
 
 
 def version(data_dir: Path) -> str:
-    """Names the sources that compute: code, validation, and the op tables by size and name."""
+    """Names what a prediction is made of: code, validation, and all measurements at hand, by name and size."""
     own = [path.read_text(encoding="utf-8") for path in (*sorted(Path(__file__).parent.glob("*.py")), RECIPES)]
-    files = sorted((data_dir / "measurements" / "aiconfigurator").rglob("*.parquet"))
+    files = sorted(path for path in (data_dir / "measurements").rglob("*") if path.is_file())
     listed = [f"{path.relative_to(data_dir)} {path.stat().st_size}" for path in files]
-    return key_of({"code": code_version(), "own": own, "tables": listed})
+    return key_of({"code": code_version(), "own": own, "measured": listed, "package": _package()})
+
+
+def _package() -> str | None:
+    """Version of the installed package that op tables are read from where the data folder lacks a GPU."""
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.version(PACKAGE)
+    return None
 
 
 def read_finished(path: Path) -> dict[str, dict[str, Any]]:
