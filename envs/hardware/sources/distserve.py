@@ -13,9 +13,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-from envs.hardware.errors import MeasurementError, nearest
+from envs.hardware.errors import MeasurementError
 from envs.hardware.model_shape import ModelShape
-from envs.hardware.sources.files import Origin
+from envs.hardware.sources.files import Origin, read_bytes
 from envs.hardware.steps import StepPoint, ordered
 
 DISTSERVE = Origin(
@@ -84,14 +84,7 @@ def distserve_steps(
 
 
 def _read(data_dir: Path, relative: str) -> tuple[dict[str, Any], str]:
-    path = data_dir / relative
-    if not path.is_file():
-        beside = [other.name for other in path.parent.glob("*.json")] if path.parent.is_dir() else []
-        raise MeasurementError(
-            f"measurement file {relative}: not found in the data folder {data_dir}{nearest(path.name, beside)} "
-            f"(set data_dir=DIR or $PDGYM_DATA to a folder that holds measurements/)"
-        )
-    data = path.read_bytes()
+    data = read_bytes(data_dir, relative)
     try:
         table = json.loads(data)
     except ValueError as error:

@@ -42,6 +42,22 @@ class Table:
 Columns = Mapping[str, type[pl.DataType]]
 
 
+def read_bytes(data_dir: Path, relative: str) -> bytes:
+    """A measurement file below ``data_dir``.
+
+    Raises:
+        MeasurementError: no such file; names one beside it that is called nearly so.
+    """
+    path = data_dir / relative
+    if not path.is_file():
+        beside = sorted(other.name for other in path.parent.iterdir()) if path.parent.is_dir() else []
+        raise MeasurementError(
+            f"measurement file {relative}: not found in the data folder {data_dir}{nearest(path.name, beside)} "
+            f"(set data_dir=DIR or $PDGYM_DATA to a folder that holds measurements/)"
+        )
+    return path.read_bytes()
+
+
 def read_table(data_dir: Path, relative: str, columns: Columns, optional: Columns | None = None) -> Table:
     """Read a Parquet or (gzipped) CSV file below ``data_dir`` and keep ``columns``, cast to the given types.
 
@@ -54,15 +70,9 @@ def read_table(data_dir: Path, relative: str, columns: Columns, optional: Column
     Raises:
         MeasurementError: no such file, a missing column, a value of the wrong type.
     """
-    path = data_dir / relative
-    if not path.is_file():
-        raise MeasurementError(
-            f"measurement file {relative}: not found in the data folder {data_dir} "
-            f"(set data_dir=DIR or $PDGYM_DATA to a folder that holds measurements/)"
-        )
-    data = path.read_bytes()
+    data = read_bytes(data_dir, relative)
     try:
-        frame = pl.read_parquet(data) if path.suffix == ".parquet" else pl.read_csv(data, infer_schema=False)
+        frame = pl.read_parquet(data) if relative.endswith(".parquet") else pl.read_csv(data, infer_schema=False)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise MeasurementError(f"{relative}: cannot be read: {' '.join(str(error).split())}") from error
     for column in columns:

@@ -18,7 +18,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from envs.hardware.errors import MeasurementError
-from envs.hardware.sources.files import Origin, Table, check_counts, check_times, merge_repeats, read_table
+from envs.hardware.sources.files import Origin, Table, check_counts, check_times, merge_repeats, read_bytes, read_table
 
 LLMSERVINGSIM = Origin(
     name="LLMServingSim profiler and bench, vLLM 0.19.0",
@@ -116,10 +116,7 @@ def read_requests(data_dir: Path, gpu: str, model: str) -> Requests:
         MeasurementError: no such file, a missing column, stamps out of order, a request without output.
     """
     relative = f"{ROOT}/bench/examples/{gpu}/{model.rsplit('/', 1)[-1]}/vllm/requests.jsonl.gz"
-    path = data_dir / relative
-    if not path.is_file():
-        raise MeasurementError(f"measurement file {relative}: not found in the data folder {data_dir}")
-    data = path.read_bytes()
+    data = read_bytes(data_dir, relative)
     try:
         frame = pl.read_ndjson(gzip.decompress(data))
     except (OSError, pl.exceptions.PolarsError) as error:

@@ -20,7 +20,7 @@ import yaml  # type: ignore[import-untyped, unused-ignore]
 from envs.hardware.errors import MeasurementError, OutsideError
 from envs.hardware.gpu import Gpu
 from envs.hardware.model_shape import ModelShape
-from envs.hardware.sources.files import Table
+from envs.hardware.sources.files import Table, read_bytes
 from envs.hardware.sources.llmservingsim import EACH_LAYER, ONCE, ROOT, SAMPLED, OpProfile, read_profile
 from envs.hardware.sources.plausible import check_profile
 from envs.hardware.steps import StepPoint, ordered
@@ -139,13 +139,7 @@ def _sum(curves: list[tuple[Any, Any]], at: int) -> float:
 def _check_meta(data_dir: Path, folder: str, version: str, shape: ModelShape) -> tuple[str, str]:
     """The profile is of this version and model; returns (path, sha256) of the file that says so."""
     relative = f"{ROOT}/profiler/perf/{folder}/bf16/meta.yaml.gz"
-    path = data_dir / relative
-    if not path.is_file():
-        raise MeasurementError(
-            f"measurement file {relative}: not found in the data folder {data_dir} "
-            f"(set data_dir=DIR or $PDGYM_DATA to a folder that holds measurements/)"
-        )
-    data = path.read_bytes()
+    data = read_bytes(data_dir, relative)
     try:
         meta = yaml.safe_load(gzip.decompress(data))
     except (OSError, EOFError, ValueError, yaml.YAMLError) as error:
