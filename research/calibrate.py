@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from research.calibrating.handover import RATES_BYTES_PER_S, ROUND_BYTES, pull
 from research.cli import run_command
 from research.errors import ResearchError, nearest
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 ACTIONS = ("show", "fit", "handover", "factors", "measure", "from_runs", "from_log", "score_from_runs")
 EXAMPLE_TOKENS = 4096
-EXAMPLE_BYTES_PER_S = (100e9, 10e9)
 
 
 def run(config: DictConfig) -> int:
@@ -138,8 +138,8 @@ def _transfer(profile: Profile) -> dict[str, Any]:
     print(f"\nKV cache of {EXAMPLE_TOKENS} tokens: {EXAMPLE_TOKENS} x {profile.kv.bytes_per_token:,.0f} bytes", end="")
     print(f" = {kv_bytes / 1e6:,.0f} MB; bytes over bandwidth alone:")
     rows = []
-    for rate in EXAMPLE_BYTES_PER_S:
-        exact_ms, round_ms = kv_bytes / rate * 1e3, 500e6 / rate * 1e3
+    for rate in RATES_BYTES_PER_S:
+        exact_ms, round_ms = kv_bytes / rate * 1e3, ROUND_BYTES / rate * 1e3
         rows.append({"gb_per_s": rate / 1e9, "transfer_ms": exact_ms, "transfer_500mb_ms": round_ms})
         print(f"  at {rate / 1e9:>4g} GB/s: {exact_ms:6.1f} ms   (a round 500 MB: {round_ms:.0f} ms)")
     return {"tokens": EXAMPLE_TOKENS, "kv_bytes": kv_bytes, "rates": rows}
@@ -147,16 +147,17 @@ def _transfer(profile: Profile) -> dict[str, Any]:
 
 def _handover(profile: Profile, link: HandoverLaw) -> dict[str, Any]:
     kv_bytes, blocks = profile.kv.bytes_per_token * EXAMPLE_TOKENS, -(-EXAMPLE_TOKENS // profile.kv.block_tokens)
+    one = pull(link, kv_bytes, blocks)
     row = {
-        "link": link.name,
-        "kind": link.source["kind"],
-        "bandwidth_gb_per_s": link.bandwidth_bytes_per_s / 1e9,
-        "dispatch_ms": link.dispatch_s * 1e3,
-        "base_ms": link.base_s * 1e3,
-        "blocks_ms": link.per_block_s * blocks * 1e3,
-        "bytes_ms": kv_bytes / link.bandwidth_bytes_per_s * 1e3,
-        "total_ms": link.seconds(kv_bytes, blocks) * 1e3,
-        "first_use_ms": link.connect_s * 1e3,
+        "link": one.link,
+        "kind": one.kind,
+        "bandwidth_gb_per_s": one.bandwidth_bytes_per_s / 1e9,
+        "dispatch_ms": one.dispatch_s * 1e3,
+        "base_ms": one.base_s * 1e3,
+        "blocks_ms": one.blocks_s * 1e3,
+        "bytes_ms": one.bytes_s * 1e3,
+        "total_ms": one.total_s() * 1e3,
+        "first_use_ms": one.first_use_s * 1e3,
     }
     print(
         f"  {link.name:<15} {row['bandwidth_gb_per_s']:7.1f} GB/s ({row['kind']}): {row['total_ms']:6.1f} ms = "
