@@ -12,13 +12,13 @@ how well the former works on public runs.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from research.calibrating.handover import RATES_BYTES_PER_S, ROUND_BYTES, pull
+from research.calibrating.writing import write_record, write_text
 from research.cli import run_command
 from research.errors import ResearchError, nearest
 
@@ -62,7 +62,7 @@ def run(config: DictConfig) -> int:
         return score(config)
     summary = _fit(config) if action == "fit" else _show(config)
     out = _out(config)
-    _write(out / "summary.json", json.dumps(summary, indent=2) + "\n")
+    write_record(out / "summary.json", summary)
     print(f"results: {out}")
     if action == "fit":
         file = out / f"{summary['name']}.yaml"
@@ -97,13 +97,13 @@ def _fit(config: DictConfig) -> dict[str, Any]:
     if config.link is not None:
         record = build_link(str(config.link), data_dir)
         command = f"python -m research.calibrate action=fit link={record['name']}"
-        _write(out / f"{record['name']}.yaml", to_yaml(record, command))
+        write_text(out / f"{record['name']}.yaml", to_yaml(record, command))
         _print_link(record)
         return record
     built = build(str(config.profile), data_dir, float(bound), force)
     name = built.record["name"]
-    _write(out / f"{name}.yaml", to_yaml(built.record, f"python -m research.calibrate action=fit profile={name}"))
-    _write(out / "residuals.csv", show.residuals(built.fit))
+    write_text(out / f"{name}.yaml", to_yaml(built.record, f"python -m research.calibrate action=fit profile={name}"))
+    write_text(out / "residuals.csv", show.residuals(built.fit))
     profile = load_profile(out / f"{name}.yaml")
     show.print_profile(profile)
     print("\n".join(show.worst_words(built.fit)))
@@ -186,14 +186,6 @@ def _out(config: DictConfig) -> Path:
     name = Path(str(config.profile if config.profile is not None else config.link)).name
     name = name.removesuffix(".yaml").removesuffix(".yml")
     return Path("results").absolute() / f"calibrate-{config.action}-{name}"
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ResearchError(f"out={path.parent}: cannot be written: {error}") from None
 
 
 def main(argv: Sequence[str] | None = None) -> int:

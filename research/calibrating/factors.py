@@ -6,13 +6,12 @@ a share of a GPU's SMs against all of them (MuxServe).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from research.errors import ResearchError
+from research.calibrating.writing import write_record, write_text
 
 if TYPE_CHECKING:
     import polars as pl
@@ -53,12 +52,8 @@ def run(config: DictConfig) -> int:
         "mixed_attention": _mixed(profiles),
         "sm_share": _shares(shares, [(table.relative, table.sha256)]),
     }
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / FILE).write_text(to_yaml(record, "python -m research.calibrate action=factors"), encoding="utf-8")
-        (out / "summary.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ResearchError(f"out={out}: cannot be written: {error}") from None
+    write_text(out / FILE, to_yaml(record, "python -m research.calibrate action=factors"))
+    write_record(out / "summary.json", record)
     save(lambda: _figure(profiles, shares), out / PICTURE)
     print(f"\npicture: {out / PICTURE}")
     print(f"results: {out}")

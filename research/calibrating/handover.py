@@ -7,12 +7,12 @@ published handover taken apart, and computing the prompt again instead.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from research.calibrating.writing import write_record
 from research.errors import ResearchError
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def run(config: DictConfig) -> int:
         "crossover": [_crossover(profile, names, tokens) for profile in profiles],
     }
     out = _out(config, shape)
-    _write(out, summary)
+    write_record(out / "summary.json", summary)
     from research.calibrating.handover_picture import draw
 
     if draw(shape, laws, tokens, block, first, out / PICTURE):
@@ -302,11 +302,3 @@ def _out(config: DictConfig, shape: ModelShape) -> Path:
     if config.out is not None:
         return Path(config.out).expanduser().absolute()
     return Path("results").absolute() / f"calibrate-handover-{shape.name}"
-
-
-def _write(out: Path, summary: Mapping[str, Any]) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ResearchError(f"out={out}: cannot be written: {error}") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import time
@@ -12,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from research.calibrating.writing import write_record
 from research.errors import ResearchError, nearest
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def run(config: DictConfig) -> int:
         if device == "cuda":
             print("(on a GPU with fp8; what is in out=DIR already is not counted)")
         plan_record = {"model": shape.name, "device": device, "minutes": minutes}
-        _write(out / "plan.json", plan_record | {"plan": [asdict(row) for row in rows]})
+        write_record(out / "plan.json", plan_record | {"plan": [asdict(row) for row in rows]})
         print(f"results: {out}")
         print(f"next: {command(config, out)}")
         return 0
@@ -78,7 +78,7 @@ def run(config: DictConfig) -> int:
         raise ResearchError(f"out={out}: cannot be written: {error}") from None
     summary = _summary(shape, bench.machine, store, outcome, device, minutes)
     _print_outcome(summary, out)
-    _write(out / "summary.json", summary)
+    write_record(out / "summary.json", summary)
     from research.calibrating.measuring_picture import draw
 
     title = f"{shape.name} on {bench.machine.name}, torch {bench.machine.torch}"
@@ -86,14 +86,6 @@ def run(config: DictConfig) -> int:
         print(f"picture: {out / PICTURE}")
     _next(config, out, shape, bench.machine, outcome)
     return 0
-
-
-def _write(path: Path, record: Mapping[str, Any]) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ResearchError(f"out={path.parent}: cannot be written: {error}") from None
 
 
 def command(config: DictConfig, out: Path) -> str:
