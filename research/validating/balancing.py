@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from policies.contract import LOCAL, Action, hold, route
-
-CLOCK_S = 1e-9
-"""Times closer than this are one."""
+from research.validating.batch_wait import CLOCK_S
 
 
 @dataclass(frozen=True, slots=True)
