@@ -108,19 +108,18 @@ class LogSource(RunsSource):
         }
 
 
-def corrected_name(profile: Profile, suffix: str) -> str:
-    """Name of a corrected profile: one suffix, whatever was corrected before."""
-    base = profile.name
+def corrected_name(name: str, suffix: str) -> str:
+    """Name of a corrected profile or link: one suffix, whatever was corrected before."""
     for old in SUFFIXES:
-        base = base.removesuffix(f"-{old}")
-    return f"{base}-{suffix}"
+        name = name.removesuffix(f"-{old}")
+    return f"{name}-{suffix}"
 
 
 def corrected_record(profile: Profile, fit: CorrectionFit, source: RunsSource) -> dict[str, Any]:
     """The YAML record of the corrected profile, named ``<profile>-from-runs`` or ``-from-log``."""
     corrected = fit.correction.apply(profile)
     record: dict[str, Any] = {
-        "name": corrected_name(profile, source.key.replace("_", "-")),
+        "name": corrected_name(profile.name, source.key.replace("_", "-")),
         "model": profile.model,
         "gpu": profile.gpu,
         "tensor_parallel": profile.tensor_parallel,

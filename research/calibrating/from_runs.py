@@ -199,18 +199,15 @@ def constants_words(fit: CorrectionFit) -> list[str]:
 
 def write_link(link: HandoverLaw, fit: CorrectionFit, measured_by: str, suffix: str, out: Path, command: str) -> Path:
     """The link with the measured time before an engine as its ``dispatch_s``, named ``<link>-<suffix>``."""
-    from envs.hardware.corrected import SUFFIXES
+    from envs.hardware.corrected import corrected_name
     from envs.hardware.write import to_yaml
 
     request_s = float(f"{fit.correction.request_s:.4g}")
     source: dict[str, Any] = json.loads(json.dumps(dict(link.source)))
     measured = f"measured: {measured_by}, +- {fit.request_sd_ms():.2g} ms"
     terms = {**source.get("terms", {}), "dispatch_s": measured}
-    name = link.name
-    for old in SUFFIXES:
-        name = name.removesuffix(f"-{old}")
     record: Mapping[str, Any] = {
-        "name": f"{name}-{suffix}",
+        "name": corrected_name(link.name, suffix),
         "dispatch_s": request_s,
         "connect_s": link.connect_s,
         "base_s": link.base_s,
