@@ -133,13 +133,12 @@ def _spread(values: Ints) -> float:
     return float(high / max(low, 1e-9))
 
 
-def nearest_law(start: StepLaw, distance: Callable[[StepLaw], float], most_calls: int = MOST_CALLS) -> StepLaw:
+def nearest_law(start: StepLaw, distance: Callable[[StepLaw], float]) -> StepLaw:
     """The plane of least distance (Nelder-Mead over the logs of its coefficients).
 
     Args:
         start: where the search begins; a coefficient that is 0 there stays 0.
         distance: of a law's simulation from what was measured, at least 0.
-        most_calls: of ``distance``.
     """
     from scipy.optimize import minimize
 
@@ -150,7 +149,7 @@ def nearest_law(start: StepLaw, distance: Callable[[StepLaw], float], most_calls
         return StepLaw(**{**dict.fromkeys(COEFFICIENTS, 0.0), **dict(zip(names, np.exp(x).tolist(), strict=True))})
 
     simplex = np.vstack([at, *(at + step for step in np.eye(len(at)) * np.log(1.5))])
-    options = {"initial_simplex": simplex, "maxfev": most_calls, "xatol": 1e-3, "fatol": 1e-4}
+    options = {"initial_simplex": simplex, "maxfev": MOST_CALLS, "xatol": 1e-3, "fatol": 1e-4}
     return law(minimize(lambda x: distance(law(x)), at, method="Nelder-Mead", options=options).x)
 
 

@@ -95,20 +95,20 @@ def moving_s(profile: Profile, law: HandoverLaw, tokens: int) -> float:
     return law.seconds(profile.kv.bytes_per_token * tokens, blocks)
 
 
-def crossover_tokens(profile: Profile, law: HandoverLaw, longest: int = LONGEST_TOKENS) -> int | None:
-    """Shortest prompt from which on moving is faster than computing, for every longer one up to ``longest`` too.
+def crossover_tokens(profile: Profile, law: HandoverLaw) -> int | None:
+    """Shortest prompt from which on moving is faster than computing, for all longer ones up to LONGEST_TOKENS too.
 
-    Found to within a KV block where a step law has tiles; None where computing is faster at ``longest``.
+    Found to within a KV block where a step law has tiles; None where computing is faster at LONGEST_TOKENS.
     """
 
     def pays(tokens: int) -> bool:
         return moving_s(profile, law, tokens) < recompute_s(profile, tokens)
 
-    grid = sorted({1, longest, *(min(longest, round(1.05**i)) for i in range(400))})
+    grid = sorted({1, LONGEST_TOKENS, *(min(LONGEST_TOKENS, round(1.05**i)) for i in range(400))})
     losing = [tokens for tokens in grid if not pays(tokens)]
     if not losing:
         return 1
-    if losing[-1] == longest:
+    if losing[-1] == LONGEST_TOKENS:
         return None
     low = losing[-1]
     high = grid[grid.index(low) + 1]
