@@ -96,7 +96,7 @@ def targets(kept: pl.DataFrame) -> list[tuple[str, list[dict[str, Any]]]]:
     found = []
     for key, group in own.group_by(*TARGET, maintain_order=True):
         if group.height >= LEAST:
-            shown = TARGET[4:7] if is_dense({"model": key[0]}) else TARGET[4:9]
+            shown = TARGET[4:7] if is_dense(str(key[0])) else TARGET[4:9]
             degrees = " ".join(f"{n}{v}" for n, v in zip(shown, key[4:9], strict=False) if v not in (None, 1))
             name = [str(part) for part in (key[0], key[1], key[2], key[3], degrees or "tp1", key[9] or "bf16") if part]
             found.append((" | ".join(name), group.to_dicts()))
@@ -145,7 +145,7 @@ def perform(
             rows.append(
                 {
                     "target": name,
-                    "kind": KINDS[not is_dense(run)],
+                    "kind": KINDS[not is_dense(str(run["model"]))],
                     "draw": draw,
                     "run": run["run"],
                     "refused": bool(reasons),

@@ -59,7 +59,7 @@ def in_world(cluster: ClusterSpec, world: int) -> ClusterSpec:
         wide = replace(profile, fit={**profile.fit, "common_relative_sd": common})
         drawn[i] = replace(draw(wide, np.random.default_rng([world, i])), fit=profile.fit)
     workers = tuple(replace(worker, profile=drawn[kinds.index(worker.profile)]) for worker in cluster.workers)
-    excess_s = HALF_NORMAL * handover_excess_s(cluster.handover.name)
+    excess_s = HALF_NORMAL * handover_excess_s(cluster.handover.name, cluster.handover.base_s)
     excess_s *= abs(float(np.random.default_rng([world, len(kinds)]).standard_normal()))
     return replace(
         cluster,
@@ -97,7 +97,7 @@ def widths(cluster: ClusterSpec) -> dict[str, Any]:
     laws = {profile.name: asdict(width_of(cluster, profile)) for profile in _kinds(cluster)}
     return {
         "laws": laws,
-        "handover_median_excess_s": handover_excess_s(cluster.handover.name),
+        "handover_median_excess_s": handover_excess_s(cluster.handover.name, cluster.handover.base_s),
         "method": record()["method"],
         "handover_method": record()["handover_method"],
     }

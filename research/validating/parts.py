@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from envs.hardware.sources.serving_runs import SAME_WEIGHTS
-from research.validating.profiles import DENSE
+from research.validating.profiles import is_dense
 
 RUN_PARTS = ("colocated_dense", "colocated_moe", "disaggregated", "all")
 REQUEST_PART = "vllm_requests"
@@ -27,7 +27,7 @@ STRATUM = ("weights", "gpu", "precision", "prompt_tokens", "output_tokens")
 def select(runs: pl.DataFrame, part: str) -> pl.DataFrame:
     """Rows of a part; adds ``weights`` (the model, models of one architecture as one), ``dense``, ``lengths``."""
     name = pl.col("model").replace(SAME_WEIGHTS)
-    dense = pl.any_horizontal(*(pl.col("model").str.contains(word, literal=True) for word in DENSE))
+    dense = pl.col("model").is_in([model for model in runs["model"].unique() if is_dense(model)])
     runs = runs.with_columns(
         weights=name, precision=pl.col("precision").fill_null("bf16"), dense=dense, lengths=length_class()
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from envs.hardware.errors import MeasurementError, ProfileError
+from envs.hardware.model_shape import load_model
 from envs.hardware.profile import Profile
 from research.validating.cache_precision import cache_precision
 from research.validating.protocols import INFERENCEX, protocol_of
@@ -31,13 +32,15 @@ CHECKPOINTS = {
 The table's own column calls Qwen3-32B's products ``fp8``. The weights that Qwen published in FP8 are scaled by blocks,
 and so is aiconfigurator's default for dense models (v0.1.0, ``dense_default.yaml``); measured times agree with that.
 """
-DENSE = ("Llama-3.1-8B", "Llama-3.1-70B", "Qwen3-32B")
-"""Dense models, by what their name holds; runs of theirs carry degrees of experts all the same."""
 
 
-def is_dense(run: Mapping[str, Any]) -> bool:
-    """Whether a run's model has no experts."""
-    return any(word in str(run["model"]) for word in DENSE)
+@cache
+def is_dense(model: str) -> bool:
+    """Whether a model has no experts, by its shape; runs of dense ones carry degrees of experts all the same."""
+    try:
+        return load_model(model).experts is None
+    except ProfileError:  # nobody can predict it
+        return False
 
 
 class NoProfileError(Exception):
@@ -96,7 +99,7 @@ def instance_of(run: Mapping[str, Any], phase: str = "") -> Instance:
         pipeline_parallel=int(run[f"{phase}pp"] or 1),
         data_parallel=int(run[f"{phase}dp"] or 1),
         expert_parallel=int(run[f"{phase}moe_ep"] or 1),
-        dense=is_dense(run),
+        dense=is_dense(str(run["model"])),
         precision=precision,
         kv_precision=cache_precision(run, precision),
         sampling="greedy" if protocol_of(str(run["campaign"])) is INFERENCEX else "default",

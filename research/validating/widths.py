@@ -18,6 +18,7 @@ import yaml
 from numpy.typing import NDArray
 
 from envs.hardware.gpu import load_gpu
+from envs.hardware.load import load_handover
 from envs.hardware.prediction_errors import ANY, AXES, NO_LINK, PATH, bits_of, wider
 from research.errors import ResearchError
 from research.validating.doubt import FEWEST_STRATA
@@ -63,7 +64,7 @@ def table(frame: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def handover(frame: pl.DataFrame) -> dict[str, dict[str, Any]]:
-    """``strata, runs, median_excess_s`` by link, and of all links as ``any``; links of too few strata are left out."""
+    """``strata, runs, median_excess_s, predicted_base_s`` by wire, and of all as ``any``; few strata: left out."""
     ranks = pl.col("prefill_workers") * pl.col("prefill_dp").fill_null(1)
     few = (pl.col("layout") == "disaggregated") & (pl.col("users") <= FEW_USERS * ranks)
     known = plausible(frame).filter(few & pl.col("predicted_ttft_s").is_not_null())
@@ -75,7 +76,9 @@ def handover(frame: pl.DataFrame) -> dict[str, dict[str, Any]]:
         m = len(set(strata[inside].tolist()))
         if m >= FEWEST_STRATA or link == ANY:
             median = round(_quantile(excess[inside], strata[inside], 0.5), 4) if m else 0.0
+            bases = [load_handover(f"nixl-{wire}").base_s for wire in links[inside]]
             out[link] = {"strata": m, "runs": int(inside.sum()), "median_excess_s": median}
+            out[link]["predicted_base_s"] = round(float(np.median(bases)), 4) if bases else 0.0
     return out
 
 

@@ -36,7 +36,7 @@ from envs.hardware.errors import MeasurementError
 from envs.hardware.model_shape import load_model
 from envs.hardware.sources.llmservingsim import ROOT, OpProfile, Requests, read_profile, read_requests
 from envs.hardware.sources.table_law import HostLaw
-from envs.hardware.sources.versions import version_key
+from envs.hardware.sources.versions import at_least
 
 RUNS = ("RTX4090", "RTXPRO6000")
 MODEL = "meta-llama/Llama-3.1-8B"
@@ -180,8 +180,7 @@ def host_law(data_dir: Path, engine: str, version: str | None = None) -> HostLaw
         version: the engine's version; None: not known, taken as the newest.
     """
     law = _measured_law(data_dir, engine)
-    key, ahead = version_key(version or ""), version_key(AHEAD_FROM)
-    if engine != "vllm" or law.h0_s == 0.0 or key is None or ahead is None or key >= ahead:
+    if engine != "vllm" or law.h0_s == 0.0 or at_least(version, AHEAD_FROM):
         return law
     h1_s = float(f"{(BEHIND_S - law.h0_s) / BEHIND_SEQS:.3g}")
     published = f"vllm issue 10634: {BEHIND_S * 1e3:g} ms at {BEHIND_SEQS} sequences where no step is scheduled ahead"

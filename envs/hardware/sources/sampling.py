@@ -34,7 +34,7 @@ KERNELS: dict[str, tuple[tuple[int, float], ...]] = {
     # vllm-project/vllm pull requests 40376 and 51507: 1.074 and 1.164 ms at 64, 2.399 and 4.231 at 128, 6.427 at 512;
     # a single sequence by its launches (0.130 ms, pull request 51507)
     "sort": ((1, 0.13e-3), (64, 1.12e-3), (128, 3.19e-3), (512, 6.43e-3)),
-    # pull request 40376: Triton and FlashInfer columns
+    # pull request 40376: Triton and FlashInfer columns; a single sequence is an assumption, half of what sorting takes
     "triton": ((1, 0.06e-3), (64, 0.311e-3), (128, 0.359e-3), (512, 1.12e-3)),
     "flashinfer": ((1, 0.06e-3), (64, 0.199e-3), (128, 0.267e-3), (512, 0.488e-3)),
 }

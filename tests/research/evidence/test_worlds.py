@@ -108,7 +108,7 @@ def test_handovers_take_longer_by_what_was_measured(profile):
     made = ClusterSpec("made", (WorkerSpec(profile),), nominal)
     excess = [worlds.in_world(made, k).handover.base_s - nominal.base_s for k in range(1, 401)]
     assert min(excess) >= 0.0
-    assert np.median(excess) == pytest.approx(handover_excess_s("rdma"), rel=0.2)
+    assert np.median(excess) == pytest.approx(handover_excess_s("rdma", nominal.base_s), rel=0.2)
 
 
 def verdict(margins):
@@ -176,3 +176,14 @@ def test_the_report_shows_who_leads_in_drawn_worlds_and_how_wide_they_are(tmp_pa
     assert "Worlds that the measurements leave open" in page
     assert "<b>guard does not hold</b>" in page
     assert "<td>deflect</td><td>5</td><td>25.0%</td>" in page
+
+
+def test_a_wire_alone_lacks_the_work_around_a_pull():
+    bare, nixl, published = (load_handover(name) for name in ("rdma", "nixl-rdma", "nixl-published"))
+    excess = handover_excess_s("rdma", bare.base_s)
+    assert excess - handover_excess_s("nixl-rdma", nixl.base_s) == pytest.approx(nixl.base_s - bare.base_s)
+    assert handover_excess_s("rdma-from-runs", bare.base_s) == excess
+    assert handover_excess_s("nixl-published", published.base_s + 1.0) == 0.0
+    of_wire, of_pull = (error_class("trtllm", "nvfp4", "experts", name) for name in ("nvlink", "nixl-nvlink-from-log"))
+    assert of_wire == of_pull
+    assert of_wire.link == "nvlink"
