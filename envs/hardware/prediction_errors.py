@@ -2,7 +2,7 @@
 
 ``prediction_errors.yaml`` is made by ``python -m research.validating.widths`` from a finished validation of all runs.
 A class is an engine, the bits of the weights, dense or with experts, and the link of a handover; where a class has too
-few strata of measured runs, a wider one stands for it.
+few strata of measured runs, another one stands for it (:func:`standing_for`).
 """
 
 from __future__ import annotations
@@ -64,10 +64,7 @@ def bits_of(precision: str) -> str:
 
 
 def wider(key: tuple[str, ...]) -> Iterable[tuple[str, ...]]:
-    """A class and those that stand for it: without its bits, without its engine, without its kind, without all.
-
-    Whether a request is handed over is given up last: those runs err differently.
-    """
+    """A class and those that hold it: without its bits, without its engine, without its kind, without all."""
     engine, _, kind, link = key
     yield key
     yield engine, ANY, kind, link
@@ -77,8 +74,21 @@ def wider(key: tuple[str, ...]) -> Iterable[tuple[str, ...]]:
     yield ANY, ANY, ANY, ANY
 
 
+def standing_for(key: tuple[str, ...]) -> Iterable[tuple[str, ...]]:
+    """A class and those that stand for it, the nearest first; what a model is like is given up last.
+
+    TPOT is decode steps, which hang on the kind of model far more than on the wire that its KV came by. So the classes
+    of the same kind and wire are followed by those of the same kind whose requests stay on one worker, and only then
+    by those of any kind. (Nearly all measured handovers are of models with experts.)
+    """
+    kind = key[2]
+    yield from (held for held in wider(key) if held[2] == kind)
+    yield from (held for held in wider((*key[:3], NO_LINK)) if held[2] == kind)
+    yield from wider(key)
+
+
 def error_class(engine: str, precision: str, kind: str, link: str) -> ErrorClass:
-    """The narrowest class of the table that holds predictions of this kind.
+    """The nearest class of the table to predictions of this kind (:func:`standing_for`).
 
     Args:
         engine: of the profile.
@@ -87,7 +97,7 @@ def error_class(engine: str, precision: str, kind: str, link: str) -> ErrorClass
         link: name of the handover, :data:`NO_LINK` where requests stay on one worker.
     """
     table = classes()
-    return next(table[key] for key in wider((engine, bits_of(precision), kind, wire_of(link))) if key in table)
+    return next(table[key] for key in standing_for((engine, bits_of(precision), kind, wire_of(link))) if key in table)
 
 
 def wire_of(link: str) -> str:

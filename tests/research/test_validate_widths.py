@@ -112,6 +112,30 @@ def test_the_committed_table_answers_every_class():
     assert prediction_errors.handover_excess_s("tcp", 0.001) == prediction_errors.handover_excess_s("any", 0.001)
 
 
+@pytest.mark.parametrize("link", ["none", "nvlink", "rdma", "tcp"])
+@pytest.mark.parametrize(
+    ("engine", "precision", "held"),
+    [
+        ("vllm", "bf16", ("vllm", "16")),
+        ("trtllm", "bf16", ("trtllm", "16")),
+        ("trtllm", "nvfp4", ("trtllm", "any")),
+        ("mine", "bf16", ("any", "any")),
+    ],
+)
+def test_a_dense_model_has_errors_of_dense_models_whatever_its_wire(engine, precision, held, link):
+    found = prediction_errors.error_class(engine, precision, "dense", link)
+    assert (found.engine, found.bits, found.kind, found.link) == (*held, "dense", "none")
+
+
+def test_a_wire_counts_among_models_of_a_kind_and_an_unknown_kind_keeps_its_wire():
+    found = prediction_errors.error_class("vllm", "fp8", "experts", "rdma")
+    assert (found.engine, found.kind, found.link) == ("any", "experts", "rdma")
+    found = prediction_errors.error_class("vllm", "fp8", "any", "nvlink")
+    assert (found.kind, found.link) == ("any", "nvlink")
+    found = prediction_errors.error_class("vllm", "fp8", "experts", "tcp")
+    assert (found.engine, found.bits, found.kind, found.link) == ("vllm", "8", "experts", "none")
+
+
 @pytest.mark.parametrize(
     ("precision", "bits"), [("bf16", "16"), ("fp8_dynamic", "8"), ("mxfp4", "4"), ("int4", "4"), ("odd", "any")]
 )
