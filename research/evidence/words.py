@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from research.evidence.summary import COMPARED, HEADLINE
+from research.evidence.worlds import FEWEST
 
 METRIC_WORDS = {
     "goodput_per_s": "goodput",
@@ -124,13 +125,24 @@ def world_words(summary: Mapping[str, Any]) -> list[str]:
         return []
     where = load_words(found["load"], found["rate_per_s"], summary["rate_unit"])
     draws, held, leader = found["draws"], found["held"], found["leader"]
-    few = ", indicative only (fewer than 20 draws)" if found["indicative"] else ""
+    few = f", indicative only (fewer than {FEWEST} draws)" if found["indicative"] else ""
     counted = f"{held} of {draws} worlds drawn from the profiles' uncertainty ({found['share']:.0%}, 95 % interval "
     counted += f"{found['low']:.0%} to {found['high']:.0%}{few})"
     margin = found["margin_per_s"]
-    gap = f"its margin is {sig(margin['nominal'], '+')}/s, in nine of ten worlds "
-    gap += f"{sig(margin['p05'], '+')} to {sig(margin['p95'], '+')}/s"
-    how = [_width_words(found["widths"])] if "widths" in found else []
+    gap = f"its margin is {sig(margin['nominal'], '+')}/s, "
+    if found["indicative"]:
+        gap += f"{sig(margin['min'], '+')} to {sig(margin['max'], '+')}/s in the draws, which is their range and "
+        gap += "indicative only"
+    else:
+        gap += f"in nine of ten worlds {sig(margin['p05'], '+')} to {sig(margin['p95'], '+')}/s"
+    how = []
+    if found["collapsed"]:
+        how.append(
+            f"{where}: in {found['collapsed']} of {draws} worlds every policy loses more than half of its nominal "
+            "goodput; a winner there means little."
+        )
+    if "widths" in found:
+        how.append(_width_words(found))
     if found["holds"]:
         return [
             f"{where}: {leader} leads in {counted}: it holds in at least {found['needed']:.0%} of these draws; {gap}.",
@@ -144,15 +156,19 @@ def world_words(summary: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _width_words(widths: Mapping[str, Any]) -> str:
-    """How wide the worlds are, and by what."""
+def _width_words(found: Mapping[str, Any]) -> str:
+    """How wide the worlds are, and by what; of handovers only where a policy made any."""
+    widths, moved = found["widths"], found["handed_over"]
     laws = "; ".join(
         f"{name} {law['relative_sd']:.0%} ({law['source']})" for name, law in sorted(widths["laws"].items())
     )
-    return (
-        f"The worlds' laws differ by one factor each of relative standard deviation {laws}, beside what their own fits "
-        f"leave open, and a handover takes longer by {1e3 * widths['handover_median_excess_s']:.0f} ms in the median."
-    )
+    said = f"The worlds' laws differ by one factor each of relative standard deviation {laws}, beside what their own "
+    said += "fits leave open"
+    if not moved:
+        return f"{said}."
+    some = f" (made by {', '.join(moved)})" if len(moved) < len(found["rows"][0]["goodput_per_s"]) else ""
+    longer_ms = 1e3 * widths["handover_median_excess_s"]
+    return f"{said}, and a handover{some} takes longer by {longer_ms:.0f} ms in the median."
 
 
 def say(summary: Mapping[str, Any]) -> list[str]:

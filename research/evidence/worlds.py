@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from envs.hardware.prediction_errors import ANY, NO_LINK, error_class, handover_excess_s, record
+from envs.hardware.prediction_errors import ANY, NO_LINK, error_class, handover_excess_s, record, wire_of
 from research.evidence.summary import HEADLINE, Cell
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ HOLDS = 0.95
 """Share of the draws in which a winner has to win to be called certain."""
 FEWEST = 20
 """With fewer draws a share of 95 % cannot be told from one of 100 %: the result is indicative."""
+COLLAPSED = 0.5
+"""Share of its nominal goodput below which a policy has to fall, as all others, for a winner to mean little."""
 
 
 def in_world(cluster: ClusterSpec, world: int) -> ClusterSpec:
@@ -88,8 +90,10 @@ def width_of(cluster: ClusterSpec, profile: Profile) -> Width:
     own, said = float(profile.fit.get("common_relative_sd", 0.0)), str(profile.fit.get("common_source", ""))
     if "common_relative_sd" in profile.fit and not said.startswith(ASSUMED):
         return Width(own, f"the profile: {said or 'not stated'}")
-    found = error_class(profile.engine, profile.precision, _kind(profile), _link(cluster))
-    return Width(found.tpot_relative_sd, f"predictions of measured serving runs: {found.words}")
+    kind, link = _kind(profile), _link(cluster)
+    found = error_class(profile.engine, profile.precision, kind, link)
+    stands = f", for want of runs with a handover by {wire_of(link)}" if found.link == NO_LINK != link else ""
+    return Width(found.tpot_relative_sd, f"predictions of measured serving runs: {found.words}{stands}")
 
 
 def widths(cluster: ClusterSpec) -> dict[str, Any]:
@@ -149,25 +153,26 @@ def verdict(base: Sequence[Cell], cells: Sequence[Cell]) -> dict[str, Any]:
     Returns:
         ``draws``, ``leader``, ``held`` (draws in which nobody beats it over the same windows), ``share`` with its 95 %
         Wilson interval ``low, high``, ``holds`` (share of at least ``needed``), ``indicative``, ``leaders`` (policy ->
-        draws that it leads), ``margin_per_s`` (leader less the best of the others: ``nominal``, and the 5th, 50th and
-        95th percentile of the draws), ``load``, ``rate_per_s``, ``windows``, ``rows`` (one a draw).
+        draws that it leads), ``margin_per_s`` (leader less the best of the others: ``nominal``, and of the draws
+        ``min``, ``p50``, ``max``; from :data:`FEWEST` draws on ``p05`` and ``p95`` too), ``collapsed`` (draws in which
+        every policy serves less than :data:`COLLAPSED` of its nominal goodput), ``handed_over`` (policies that moved KV
+        from worker to worker in any draw), ``load``, ``rate_per_s``, ``windows``, ``rows`` (one a draw).
         Without draws: ``draws`` 0 and ``leader`` None.
     """
     if not cells:
         return {"draws": 0, "leader": None}
     nominal = _means(base)
     leader = max(nominal, key=lambda policy: nominal[policy])
-    rows = []
+    rows: list[dict[str, Any]] = []
     for world in sorted({cell.world for cell in cells}):
         means = _means([cell for cell in cells if cell.world == world])
         margin = _margin(means, leader)
         best = leader if margin >= 0.0 else max(means, key=lambda policy: means[policy])
-        rows.append({"world": world, "leader": best, "margin_per_s": margin, "goodput_per_s": means})
+        row = {"world": world, "leader": best, "margin_per_s": margin, "goodput_per_s": means}
+        rows.append(row | {"collapsed": _collapsed(nominal, means)})
     held = sum(row["leader"] == leader for row in rows)
     low, high = wilson(held, len(rows))
     order = sorted({row["leader"] for row in rows}, key=lambda p: -sum(row["leader"] == p for row in rows))
-    margins = np.array([row["margin_per_s"] for row in rows], dtype=np.float64)
-    quantiles = zip(("p05", "p50", "p95"), np.quantile(margins, (0.05, 0.5, 0.95)), strict=True)
     return {
         "draws": len(rows),
         "leader": leader,
@@ -179,7 +184,9 @@ def verdict(base: Sequence[Cell], cells: Sequence[Cell]) -> dict[str, Any]:
         "holds": held / len(rows) >= HOLDS,
         "indicative": len(rows) < FEWEST,
         "leaders": {policy: sum(row["leader"] == policy for row in rows) for policy in order},
-        "margin_per_s": {"nominal": _margin(nominal, leader)} | {name: float(value) for name, value in quantiles},
+        "margin_per_s": {"nominal": _margin(nominal, leader)} | _spread([row["margin_per_s"] for row in rows]),
+        "collapsed": sum(row["collapsed"] for row in rows),
+        "handed_over": sorted({c.policy for c in cells if any(m.get("kv_moved_bytes") for m in c.metrics)}),
         "load": cells[0].load,
         "rate_per_s": cells[0].rate_per_s,
         "windows": len(set(cells[0].windows)),
@@ -196,6 +203,18 @@ def _means(cells: Sequence[Cell]) -> dict[str, float]:
 
 def _margin(means: dict[str, float], leader: str) -> float:
     return means[leader] - max(value for policy, value in means.items() if policy != leader)
+
+
+def _spread(margins: Sequence[float]) -> dict[str, float]:
+    """Range and median of the draws' margins; percentiles of their tails only where there are draws enough."""
+    at = {"min": 0.0, "p50": 0.5, "max": 1.0} | ({"p05": 0.05, "p95": 0.95} if len(margins) >= FEWEST else {})
+    return {name: float(np.quantile(margins, share)) for name, share in at.items()}
+
+
+def _collapsed(nominal: dict[str, float], means: dict[str, float]) -> bool:
+    """Whether every policy that serves anything nominally falls below :data:`COLLAPSED` of it."""
+    falls = [means[policy] < COLLAPSED * value for policy, value in nominal.items() if value > 0.0]
+    return bool(falls) and all(falls)
 
 
 def wilson(held: int, draws: int, z: float = 1.959963984540054) -> tuple[float, float]:

@@ -27,9 +27,9 @@ def cluster(*profiles):
     return ClusterSpec("made", tuple(WorkerSpec(p) for p in profiles), load_handover("nvlink"))
 
 
-def drawn(policy, goodput, world=0):
+def drawn(policy, goodput, world=0, moved=0.0):
     """A policy that serves the same goodput in every window of a world."""
-    metrics = tuple({"goodput_per_s": goodput} for _ in range(8))
+    metrics = tuple({"goodput_per_s": goodput, "kv_moved_bytes": moved} for _ in range(8))
     return replace(cell(policy, goodput), metrics=metrics, world=world)
 
 
@@ -96,11 +96,16 @@ def test_a_measured_width_stays(profile):
     assert worlds.width_of(cluster(own), own) == worlds.Width(0.02, "the profile: left-out error of the runs' TPOT")
 
 
-def test_clusters_that_hand_over_have_errors_of_their_own(profile):
-    workers = (WorkerSpec(profile, "prefill", can_decode=False), WorkerSpec(profile, "decode"))
-    apart = ClusterSpec("apart", workers, load_handover("nvlink"))
-    assert worlds.width_of(apart, profile) != worlds.width_of(cluster(profile), profile)
-    assert "handover by nvlink" in worlds.widths(apart)["laws"][profile.name]["source"]
+def test_clusters_that_hand_over_have_errors_of_their_own_where_their_kind_was_measured(profile):
+    def apart(law):
+        workers = (WorkerSpec(law, "prefill", can_decode=False), WorkerSpec(law, "decode"))
+        return ClusterSpec("apart", workers, load_handover("nvlink"))
+
+    experts = replace(profile, model="deepseek-v3", engine="trtllm", precision="nvfp4")
+    assert "4 bit, experts, handover by nvlink" in worlds.widths(apart(experts))["laws"][profile.name]["source"]
+    stands = worlds.widths(apart(profile))["laws"][profile.name]["source"]
+    assert "vllm, 16 bit, dense, no handover" in stands
+    assert stands.endswith("for want of runs with a handover by nvlink")
 
 
 def test_handovers_take_longer_by_what_was_measured(profile):
@@ -111,12 +116,12 @@ def test_handovers_take_longer_by_what_was_measured(profile):
     assert np.median(excess) == pytest.approx(handover_excess_s("rdma", nominal.base_s), rel=0.2)
 
 
-def verdict(margins):
-    """Guard serves 8 requests a second in every world, deflect 8 less the margin of the world."""
+def verdict(margins, serves=8.0, moved=(0.0, 0.0)):
+    """Guard serves ``serves`` requests a second in every world (nominally 8), deflect less by the world's margin."""
     base = [drawn("guard", 8.0), drawn("deflect", 7.5)]
     cells = []
     for world, margin in enumerate(margins, start=1):
-        cells += [drawn("guard", 8.0, world), drawn("deflect", 8.0 - margin, world)]
+        cells += [drawn("guard", serves, world, moved[0]), drawn("deflect", serves - margin, world, moved[1])]
     return worlds.verdict(base, cells)
 
 
@@ -157,6 +162,48 @@ def test_the_words_claim_no_more_than_the_share():
     assert "deflect in 1" in line
     assert "indicative only" in line
     assert "does not decide between them" in line
+
+
+def test_few_draws_have_a_range_and_no_tails():
+    said = study_summary({"deflect": 7.5, "guard": 8.0})
+    said["worlds"] = verdict([0.5, 0.25, -0.5, 0.5])
+    margin = said["worlds"]["margin_per_s"]
+    assert (margin["min"], margin["max"]) == (-0.5, 0.5)
+    assert not {"p05", "p95"} & set(margin)
+    (line,) = words.world_words(said)
+    assert "-0.500 to +0.500/s in the draws, which is their range and indicative only" in line
+    assert "nine of ten" not in line
+    said["worlds"] = verdict([0.5] * 19 + [-0.5])
+    margin = said["worlds"]["margin_per_s"]
+    assert f"in nine of ten worlds {words.sig(margin['p05'], '+')} to +0.500/s" in words.world_words(said)[0]
+
+
+def test_worlds_in_which_every_policy_collapses_are_counted():
+    said = study_summary({"deflect": 7.5, "guard": 8.0})
+    said["worlds"] = verdict([0.3, 0.2], serves=3.9)
+    assert [row["collapsed"] for row in said["worlds"]["rows"]] == [True, True]
+    assert "in 2 of 2 worlds every policy loses more than half of its nominal goodput" in words.world_words(said)[1]
+    assert verdict([0.3, -0.2], serves=3.7)["collapsed"] == 1  # deflect serves 3.9 of 7.5 in the second
+    assert verdict([0.5], serves=4.0)["collapsed"] == 0  # guard keeps its half
+    said["worlds"] = verdict([0.5] * 20)
+    assert len(words.world_words(said)) == 1
+
+
+def test_handovers_are_spoken_of_where_a_policy_made_any(tmp_path, profile):
+    made = study_summary({"deflect": 7.5, "guard": 8.0})
+    wide = {"widths": worlds.widths(cluster(profile, profile))}
+    told = {}
+    for name, moved in {"none": (0.0, 0.0), "one": (1e9, 0.0), "both": (1e9, 1e9)}.items():
+        made["worlds"] = verdict([0.5] * 20, moved=moved) | wide
+        write_json(tmp_path / "summary.json", made)
+        page = write_report(tmp_path, tmp_path / "runs").read_text()
+        told[name] = (words.world_words(made)[-1], "ms longer in the median" in page, "Handovers: median" in page)
+    assert made["worlds"]["handed_over"] == ["deflect", "guard"]
+    assert "handover takes" not in told["none"][0]
+    assert told["none"][1:] == (False, False)
+    assert "and a handover (made by guard) takes longer by" in told["one"][0]
+    assert "and a handover takes longer by" in told["both"][0]
+    assert told["one"][1:] == told["both"][1:] == (True, True)
 
 
 def test_the_interval_of_a_share_is_wilsons():
