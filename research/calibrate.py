@@ -21,6 +21,7 @@ from research.calibrating.handover import RATES_BYTES_PER_S, ROUND_BYTES, pull
 from research.calibrating.writing import write_record, write_text
 from research.cli import run_command
 from research.errors import ResearchError, nearest
+from research.measurements import told_where_from
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -33,6 +34,11 @@ EXAMPLE_TOKENS = 4096
 
 def run(config: DictConfig) -> int:
     """Carry out one calibrate command; results go to ``out``."""
+    with told_where_from():
+        return _run(config)
+
+
+def _run(config: DictConfig) -> int:
     action = str(config.action)
     if action not in ACTIONS:
         raise ResearchError(f"action={action}: expected one of {', '.join(ACTIONS)}{nearest(action, ACTIONS)}")
@@ -106,8 +112,15 @@ def _fit(config: DictConfig) -> dict[str, Any]:
     write_text(out / "residuals.csv", show.residuals(built.fit))
     profile = load_profile(out / f"{name}.yaml")
     show.print_profile(profile)
-    print("\n".join(show.worst_words(built.fit)))
     summary = show.summary(profile)
+    if built.read is not None and built.read[2] != built.record["engine_version"]:
+        folder, engine, version = built.read
+        summary["tables_read"] = f"{folder}, {engine} {version}"
+        print(
+            f"op times read: {folder}, {engine} {version}, the measured version nearest to the recipe's "
+            f"{built.record['engine_version']}"
+        )
+    print("\n".join(show.worst_words(built.fit)))
     if built.tables is not None:
         print("\n".join(show.beside_words(built.tables, built.fit)))
         summary["tables_errors_percent"] = tables_errors(built.tables)

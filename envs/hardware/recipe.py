@@ -61,11 +61,13 @@ class Built:
         record: plain values in order.
         fit: of the plane.
         tables: errors of the table law on the same steps, in percent by region; None where steps were measured whole.
+        read: the op tables that were read: folder, engine and its version, which need not be the recipe's; or nothing.
     """
 
     record: dict[str, Any]
     fit: StepFit
     tables: dict[str, Errors] | None = None
+    read: tuple[str, str, str] | None = None
 
 
 def recipe_names() -> list[str]:
@@ -77,7 +79,8 @@ def load_recipe(name_or_path: str | Path) -> dict[str, Any]:
     """A recipe by name, or from a YAML file.
 
     Raises:
-        ProfileError: unknown name, unknown or missing key, wrong type, value out of range, an engine without tables.
+        ProfileError: unknown name, unknown or missing key, wrong type, value out of range, an engine without tables,
+            op tables of another GPU than the recipe's.
     """
     path = find_file(name_or_path, RECIPE_DIR, recipe_names(), "recipe")
     recipe = read_record(path, read_yaml(path), RECIPE)
@@ -86,7 +89,22 @@ def load_recipe(name_or_path: str | Path) -> dict[str, Any]:
             f"{path}: engine = {engine!r}: unknown engine{nearest(engine, ENGINES)}: expected one of "
             f"{', '.join(ENGINES)}, whose op tables the adapter reads"
         )
+    if recipe["adapter"] == "op_tables":
+        _check_folder(path, recipe)
     return recipe
+
+
+def _check_folder(path: Path, recipe: Mapping[str, Any]) -> None:
+    """Refuse op tables of another GPU: its times would pass for those of the recipe's."""
+    gpu, folder = load_gpu(recipe["gpu"]), recipe["tables"]
+    own = {"tables": gpu.tables, "stand_in": gpu.stand_in}
+    if folder not in own.values():
+        said = " or ".join(f"{value!r} (its `{key}`)" for key, value in own.items() if value)
+        raise ProfileError(
+            f"{path}: tables = {folder!r}: not the folder of gpu = {recipe['gpu']!r}"
+            f"{nearest(folder, filter(None, own.values()))}: expected {said or 'a folder that the GPU file names'}; "
+            "keys `tables` and `stand_in` of a GPU's file say whose op times count as its own or stand in for them"
+        )
 
 
 def build(name_or_path: str | Path, data_dir: Path, bound_percent: float = BOUND_PERCENT, force: bool = False) -> Built:
@@ -113,10 +131,12 @@ def build(name_or_path: str | Path, data_dir: Path, bound_percent: float = BOUND
     kv = kv_law(shape, gpu, tp, precision, kv_precision, recipe["utilisation"])
     extra: dict[str, Any] = {}
     more: Mapping[str, str] = {}
+    read = None
     if recipe["adapter"] == "op_tables":
         as_served = recipe.get("law") == "tables"
         ops = load_op_tables(data_dir, recipe["tables"], recipe["engine"], recipe["engine_version"])
         check_ops(ops, gpu)
+        read = ops.gpu, ops.engine, ops.version
         composer = Composer(ops, shape, gpu, tp, precision, kv_precision, as_served, recipe["engine_version"])
         limits = (recipe["max_new_tokens"], recipe["max_seqs"], kv.capacity_tokens)
         points = compose_steps(composer, *limits)
@@ -189,4 +209,4 @@ def build(name_or_path: str | Path, data_dir: Path, bound_percent: float = BOUND
     if extra and table_errors is not None:
         record["fit"]["tables_errors_percent"] = tables_errors(table_errors)
         record["fit"]["tables_relative_sd"] = tables_doubt(table_errors, host.h0_s)
-    return Built(record, fit, table_errors)
+    return Built(record, fit, table_errors, read)

@@ -95,8 +95,9 @@ def run(config: DictConfig) -> int:
     for line in (*log_words.levels(levels), *log_words.shows(log, part, found.fit, queue)):
         console.print(line, highlight=False, soft_wrap=True)
     if reasons and not force:
+        told = [*reasons, log_words.QUEUEING] if log_words.queued(queue) else reasons
         raise MeasurementError(
-            f"{log.source.text()}: no profile is written (force=true writes it all the same): {'; '.join(reasons)}"
+            f"{log.source.text()}: no profile is written (force=true writes it all the same): {'; '.join(told)}"
         )
     out = folder(plain, log.profile)
     make_folder(out)
@@ -127,7 +128,8 @@ def run(config: DictConfig) -> int:
         "config": plain,
     }
     write_json(out / "summary.json", summary)
-    for line in log_words.ending(log, found.fit, found.law, found.tried, file, linked, plain):
+    last = log_words.ending(log, found.fit, found.law, found.tried, file, linked, plain)
+    for line in (*last, *log_words.warnings(levels)):
         console.print(line, highlight=False, soft_wrap=True)
     return 0
 
@@ -199,7 +201,7 @@ def check_units(log: Log, before: pl.DataFrame) -> None:
             raise ResearchError(
                 f"trace {log.source.text()}: {name}_s is {logged:.3g} s in the log and {now:.3g} s by profile "
                 f"{log.profile.name} ({q:.0%} quantile): expected within a factor {UNITS_OFF:g}; is it another unit "
-                "(trace.options.latency_unit=ms), or a profile of another model or GPU?"
+                "(trace.options.latency_unit=ms), are TTFT and TPOT swapped, or is the profile of another model or GPU?"
             )
 
 

@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from envs.hardware.profile import HandoverLaw, Profile
     from research.calibrating.runs_table import RunsTable
 
+SWAPPED = (
+    "with prompt_tokens and output_tokens the other way round the profile comes much nearer to the times: are the two "
+    "columns swapped?"
+)
+NEARER = 0.5
+"""Share of the profile's distance from the runs below which swapped lengths count as a mistake in the columns."""
+
 
 def run(config: DictConfig) -> int:
     """Correct a profile; leaves it with ``summary.json`` in ``out`` and prints a table before and after."""
@@ -48,9 +55,11 @@ def run(config: DictConfig) -> int:
     words = table_words(table, fit)
     if (reasons := outside(fit)) and not plain["force"]:
         print("\n".join(words))
+        told = [_by_line(reason, table) for reason in reasons]
+        told += [SWAPPED] if columns_swapped(table, profile, fit) else []
         raise MeasurementError(
             f"{table.path}: outside what {profile.name} can be corrected to (force=true writes it all the same): "
-            + "; ".join(_by_line(reason, table) for reason in reasons)
+            + "; ".join(told)
         )
     out = folder(plain, profile)
     make_folder(out)
@@ -116,6 +125,24 @@ def fitted(table: RunsTable, profile: Profile, budget_tokens: int | None) -> Cor
         }
         check_units(measured, next(iter(candidates.values()))(profile, REQUEST_S))
         return fit_correction(profile, measured, candidates)
+
+
+def columns_swapped(table: RunsTable, profile: Profile, fit: CorrectionFit) -> bool:
+    """Whether the profile as it is predicts the runs much better with their two lengths swapped."""
+    from dataclasses import replace
+
+    import numpy as np
+
+    from envs.hardware.from_runs import REQUEST_S
+    from research.calibrating.replays import assumptions, predictor, replay_of
+
+    runs = [replace(r, prompt_tokens=r.output_tokens, output_tokens=max(r.prompt_tokens, 2)) for r in table.runs]
+    try:
+        other = predictor([replay_of(run, profile, assumptions()[0]) for run in runs])(profile, REQUEST_S)
+    except MeasurementError:
+        return False
+    own, turned = (float(np.mean(np.abs(np.log(times / fit.measured)))) for times in (fit.before, other))
+    return turned < NEARER * own
 
 
 @contextmanager

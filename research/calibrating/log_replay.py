@@ -236,10 +236,17 @@ def _check_times(source: TraceChoice, trace: Trace) -> None:
             "request; trace.options.columns.ttft_s=NAME maps a table's own columns (a gateway's log: its first-token "
             "and end stamps)"
         )
-    known = trace.frame.filter((trace.frame["ttft_s"] > 0) & (trace.frame["tpot_s"] > 0)).height
+    known_rows = trace.frame.filter((trace.frame["ttft_s"] > 0) & (trace.frame["tpot_s"] > 0))
+    known = known_rows.height
     if known < 2 * FEWEST:
         raise ResearchError(
             f"trace {source.text()}: {known} of {len(trace)} requests have TTFT and TPOT: expected at least "
             f"{2 * FEWEST}, half of them to fit and half to judge by. What fewer can show: action=from_runs takes "
             "means of five benchmark runs"
+        )
+    # A first token comes out of a step that any other token could come out of as well.
+    if 2 * (below := known_rows.filter(known_rows["ttft_s"] < known_rows["tpot_s"]).height) > known:
+        raise ResearchError(
+            f"trace {source.text()}: ttft_s is shorter than tpot_s in {below} of {known} requests: expected it to be "
+            "longer; are the two columns swapped, or in different units?"
         )

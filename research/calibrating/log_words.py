@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 TITLES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E"}
 OVERLOADED_PERCENT = 20.0
 """Requests without a first token when the last one arrives, from which a log counts as overloaded."""
+QUEUEING = (
+    "many requests of the log wait in a queue, and how many run at once decides how long: give the engine's own "
+    "cluster.max_num_seqs=N (its --max-num-seqs), cluster.kv_tokens=N (the KV tokens that it prints at its start) and "
+    "cluster.decode_budget_tokens=N (its --max-num-batched-tokens)"
+)
 FEW_JUDGED = 300
 """Below so many judged requests p99 hangs on three of them."""
 
@@ -26,6 +31,7 @@ FEW_JUDGED = 300
 def start(log: Log) -> list[str]:
     """What is replayed, and with what."""
     worker = next(w for w in log.cluster.workers if w.profile.name == log.profile.name)
+    kv_tokens = worker.kv_tokens or worker.profile.kv.capacity_tokens
     others = sorted({w.profile.name for w in log.cluster.workers} - {log.profile.name})
     lead = f", after {log.lead} that are replayed but not counted" if log.lead else ""
     lines = [
@@ -33,8 +39,9 @@ def start(log: Log) -> list[str]:
         f"{log.fitted}{lead}, judged on the other {len(log.trace) - log.lead - log.fitted}",
         f"profile in force: {log.profile.name} on {log.cluster.name}, link {log.cluster.handover.name}, "
         f"{taken_for(log)}; steps of up to {worker.max_batched_tokens:,} tokens and {worker.max_num_seqs} sequences, "
-        f"prefix cache {'on' if worker.prefix_cache else 'off'} (cluster.decode_budget_tokens=N, "
-        "cluster.prefill_budget_tokens=N, cluster.max_num_seqs=N, cluster.prefix_cache=false say otherwise)",
+        f"KV memory of {kv_tokens:,} tokens, prefix cache "
+        f"{'on' if worker.prefix_cache else 'off'} (cluster.decode_budget_tokens=N, cluster.prefill_budget_tokens=N, "
+        "cluster.max_num_seqs=N, cluster.kv_tokens=N, cluster.prefix_cache=false say otherwise)",
     ]
     if others:
         lines.append(f"workers with {', '.join(others)} stay as they are")
@@ -95,6 +102,8 @@ def shows(log: Log, part: Part, fit: CorrectionFit, queue: Mapping[str, Any]) ->
             f"arrives ({queue['arrivals_s']:.0f} s). TTFT and E2E are time in that queue: they show that tokens per "
             "second are right, not what TTFT is at a load that is kept up with"
         )
+    if queued(queue):
+        lines.append(QUEUEING)
     if part.cells.one_level:
         load = log.load[part.rows]
         lines.append(
@@ -115,6 +124,24 @@ def shows(log: Log, part: Part, fit: CorrectionFit, queue: Mapping[str, Any]) ->
     if open_:
         lines.append(f"not determined by this log (the prior's word): {', '.join(open_)}")
     return lines
+
+
+def queued(queue: Mapping[str, Any]) -> bool:
+    """Whether many of the log's requests are still waiting when its last one arrives."""
+    return bool(queue["waiting_percent"] >= OVERLOADED_PERCENT)
+
+
+def warnings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What a profile that was written should not be used for: TTFT where it got worse at every load."""
+    both = [(row["ttft_before_median_abs_error_percent"], row["ttft_after_median_abs_error_percent"]) for row in rows]
+    known = [(before, after) for before, after in both if before is not None and after is not None]
+    if not known or any(after <= before for before, after in known):
+        return []
+    told = ", ".join(f"{before:.1f} -> {after:.1f} %" for before, after in known)
+    return [
+        f"warning: TTFT of single requests got worse at every load level ({told}): use the profile for TPOT, and the "
+        "one in force for TTFT, or say more of the cluster (its budgets, link and routes) and fit again"
+    ]
 
 
 def ending(
@@ -149,7 +176,7 @@ def following(log: Log, file: Path, linked: Path | None, plain: Mapping[str, Any
     hardware = [f"hardware.profile={file}", f"hardware.link={linked or plain['hardware']['link']}"]
     words = [word for word in cluster_words(plain) if not word.startswith("hardware.")]
     if not log.policy.replays:
-        return shlex.join(["python", "-m", "research.compare", *words, *hardware, "worlds=20"])
+        return shlex.join(["python", "-m", "research.compare", *log.source.words(), *words, *hardware, "worlds=20"])
     ids = dict(log.policy.params).get("worker_ids", ())
     mapped = [f"policy.worker_ids={{{', '.join(f'{a}: {b}' for a, b in ids)}}}"] if ids else []
     return shlex.join(

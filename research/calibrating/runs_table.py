@@ -25,6 +25,8 @@ OPTIONAL = ("engine", "version", "rounds", "jitter", "start")
 UNITS = {"ms": 1e-3, "s": 1.0}
 TIMES = tuple(f"{name}_{unit}" for name in PLAUSIBLE_S for unit in UNITS)
 KNOWN = (*LENGTHS, *TIMES, *OPTIONAL)
+SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+"""What files of other programs are separated by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,11 @@ def read_runs(path: Path) -> RunsTable:
     if not rows:
         raise MeasurementError(f"{path}: empty: expected a header line and at least {FEWEST_RUNS} runs")
     header = [name.strip() for name in rows[0][1]]
+    if len(header) == 1 and (other := next((mark for mark in SEPARATORS if mark in header[0]), None)):
+        raise MeasurementError(
+            f"{path}, line {rows[0][0]}: the header is separated by {SEPARATORS[other]}: expected a comma-separated "
+            f"file that begins with {','.join(LENGTHS)} (numbers with a decimal point)"
+        )
     units = _columns(path, header)
     found, named = [], {"engine": set[str](), "version": set[str]()}
     for line, cells in rows[1:]:
@@ -189,10 +196,11 @@ def _check_units(table: RunsTable, units: Mapping[str, str]) -> None:
         values = sorted(getattr(run, f"{name}_s") for run in table.runs)
         median = values[len(values) // 2]
         if not low <= median <= high:
-            shown = median / UNITS[units[name].rsplit("_", 1)[1]]
-            other = f"{name}_s" if units[name].endswith("_ms") else f"{name}_ms"
+            unit = units[name].rsplit("_", 1)[1]
+            other = f"{name}_s" if unit == "ms" else f"{name}_ms"
+            shown, least, most = (f"{value / UNITS[unit]:,.6g}" for value in (median, low, high))
             raise MeasurementError(
-                f"{table.path}: {units[name]} has a median of {shown:g}: expected {low:g} to {high:g} s; "
+                f"{table.path}: {units[name]} has a median of {shown} {unit}: expected {least} to {most} {unit}; "
                 f"should the column be {other}?"
             )
 

@@ -30,6 +30,8 @@ LEAST = 10
 GIVEN_RUNS = 5
 TARGET = ("model", "gpu", "engine", "engine_version", "tp", "pp", "dp", "moe_tp", "moe_ep", "precision")
 BARS = {"tpot_mape": 6.0, "ttft_median": 15.0}
+BAR_TARGETS = 5
+"""Fewer targets meet or miss no bar."""
 KINDS = ("dense", "experts")
 RESAMPLES = 2000
 
@@ -83,6 +85,7 @@ def run(config: DictConfig) -> int:
     for line in words(summary):
         print(line)
     print(f"took {time.perf_counter() - start:.0f} s\nruns     {out / 'runs.parquet'}\nsummary  {out / 'summary.json'}")
+    print("next     python -m research.calibrate action=from_runs path=RUNS.csv profile=NAME   (runs of your own)")
     return 0
 
 
@@ -272,13 +275,17 @@ def words(summary: Mapping[str, Any]) -> list[str]:
     """The score beside its bar, and the targets without a profile."""
     lines = [""]
     for kind, scores in summary["scores"].items():
+        few = scores["targets"] < BAR_TARGETS
         lines.append(f"{kind}: {scores['targets']} targets, {scores['predictions']} predictions of runs not given:")
         for key, title in (("tpot_mape", "TPOT, mean error"), ("ttft_median", "TTFT, median error")):
             before, after = (scores[key][when] for when in ("before", "after"))
             lines.append(
                 f"  {title}: {before['estimate']:.1f} % [{before['low']:.1f}, {before['high']:.1f}] before, "
-                f"{after['estimate']:.1f} % [{after['low']:.1f}, {after['high']:.1f}] after; bar {BARS[key]:g} %"
+                f"{after['estimate']:.1f} % [{after['low']:.1f}, {after['high']:.1f}] after"
+                + ("" if few else f"; bar {BARS[key]:g} %")
             )
+        if few:
+            lines.append(f"  no bar is met or missed: fewer than {BAR_TARGETS} targets say nothing of all")
         lines.append(
             f"  the fits said of themselves, on runs left out: TPOT {scores['left_out']['tpot_mape']:.1f} %, TTFT "
             f"{scores['left_out']['ttft_median']:.1f} %; {scores['refused_share']:.0%} would be refused"

@@ -20,6 +20,7 @@ from policies.registry import load
 from research import validate
 from research.calibrate import main
 from research.calibrating.log_replay import head
+from research.calibrating.log_words import warnings
 from research.clusters import build_cluster
 from traces import Trace
 from traces.readers import canonical
@@ -164,7 +165,9 @@ def test_a_log_without_routes_needs_one_worker_or_a_rule(folder, slower, capsys)
     assert calibrate(bare, "policy=round_robin") == 0
     said = capsys.readouterr().out
     assert "routes taken for those of round_robin" in said
-    assert said.rstrip().splitlines()[-1].startswith("next     python -m research.compare cluster=colocated2")
+    told = said.rstrip().splitlines()[-1]
+    assert told.startswith("next     python -m research.compare trace.path=")
+    assert f"log-{bare.sha256[:12]}.parquet replay=open cluster=colocated2 hardware.profile=" in told
 
 
 def test_overload_one_level_and_few_requests_are_told(folder, capsys):
@@ -173,6 +176,8 @@ def test_overload_one_level_and_few_requests_are_told(folder, capsys):
     said = capsys.readouterr().out
     assert "overloaded: " in said
     assert "tokens per second are right" in said
+    assert "KV memory of 451,184 tokens" in said
+    assert "give the engine's own cluster.max_num_seqs=N (its --max-num-seqs), cluster.kv_tokens=N" in said
     assert "120 judged requests: a p99 of so few hangs on 1 of them" in said
     columns = {
         "arrival_s": np.arange(200) * 2.0, "prompt_tokens": np.random.default_rng(1).integers(100, 4000, 200),
@@ -205,6 +210,10 @@ def test_a_lead_in_is_replayed_and_not_counted(folder, slower):
             lambda log: without(log, ttft_s=pl.col("ttft_s") * 1e3, tpot_s=pl.col("tpot_s") * 1e3), (),
             "is it another unit (trace.options.latency_unit=ms)",
         ),
+        (
+            lambda log: without(log, ttft_s=pl.col("tpot_s"), tpot_s=pl.col("ttft_s")), (),
+            "in 400 of 400 requests: expected it to be longer; are the two columns swapped",
+        ),
         (lambda log: log, ("first=1.0",), "first=1.0: expected a number above 0.0 and below 1.0"),
         (lambda log: log, ("lead_in_s=-1",), "lead_in_s=-1: expected"),
         (lambda log: log, ("profile=x",), "profile=x: action=from_log takes hardware.profile=x"),
@@ -218,6 +227,19 @@ def test_mistakes_end_in_one_line(folder, slower, capsys, change, words, message
     assert message in error
     assert error.count("\n") == 1
     assert not (folder / "out").exists()
+
+
+def test_a_ttft_that_got_worse_at_every_load_is_warned_of():
+    rows = [
+        {"ttft_before_median_abs_error_percent": was, "ttft_after_median_abs_error_percent": now}
+        for was, now in ((5.0, 9.0), (7.0, 7.5))
+    ]
+    (line,) = warnings(rows)
+    assert line.startswith(
+        "warning: TTFT of single requests got worse at every load level (5.0 -> 9.0 %, 7.0 -> 7.5 %)"
+    )
+    rows[1]["ttft_after_median_abs_error_percent"] = 6.0
+    assert warnings(rows) == []
 
 
 def test_without_a_log_one_is_asked_for(folder, capsys):

@@ -145,6 +145,12 @@ def test_runs_of_another_gpu_are_refused_unless_forced(folder, capsys):
     assert json.loads((folder / "out" / "summary.json").read_bytes())["outside"]
 
 
+def test_swapped_lengths_are_asked_about(folder, capsys):
+    write(folder / "runs.csv", measured(Correction()), [(b, a, users) for a, b, users in POINTS])
+    assert calibrate("budget_tokens=8192") == 2
+    assert "prompt_tokens and output_tokens the other way round" in capsys.readouterr().err
+
+
 def test_seconds_and_milliseconds_of_another_profile_are_told(folder, capsys):
     times = measured(Correction()) * [1.0, 1.0 / 80.0]
     write(folder / "runs.csv", times, extra=",rounds,start", cells=",3,together")
@@ -220,6 +226,22 @@ def test_the_score_resamples_whole_targets_and_counts_refusals():
     assert [row["tpot_mape_after"] for row in score_from_runs.by_target(pl.DataFrame(rows))] == [2.0, 6.0]
 
 
+def test_fewer_than_five_targets_meet_no_bar():
+    rows = [
+        {
+            "target": f"t{target}", "draw": 0, "refused": False, "left_out_tpot_mape": 4.0,
+            "left_out_ttft_median": 9.0, "tpot_before_percent": 20.0, "ttft_before_percent": -40.0,
+            "tpot_after_percent": 2.0, "ttft_after_percent": 3.0,
+        }
+        for target in range(5)
+    ]  # fmt: skip
+    for targets, judged in ((4, False), (5, True)):
+        scores = score_from_runs.score(pl.DataFrame(rows[:targets]))
+        said = "\n".join(score_from_runs.words({"scores": {"all": scores}, "missing": []}))
+        assert ("bar 6 %" in said) is judged
+        assert ("no bar is met or missed: fewer than 5 targets" in said) is not judged
+
+
 @pytest.mark.slow
 def test_public_targets_are_scored_and_those_without_a_profile_listed(public_data, folder, capsys):
     words = ["action=score_from_runs", f"data_dir={public_data}", "draws=1", "every=10", "workers=1", "out=out"]
@@ -228,4 +250,6 @@ def test_public_targets_are_scored_and_those_without_a_profile_listed(public_dat
     assert summary["scored"] + len(summary["missing"]) == summary["targets"]
     after, before = (summary["scores"]["all"]["tpot_mape"][when]["estimate"] for when in ("after", "before"))
     assert after < before
-    assert "bar 6 %" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "bar 6 %" in said
+    assert said.rstrip().splitlines()[-1].startswith("next     python -m research.calibrate action=from_runs")

@@ -91,12 +91,21 @@ def test_a_start_that_is_none_names_the_nearest(tmp_path):
 def test_seconds_in_a_column_of_milliseconds_are_asked_about(tmp_path):
     rows = [f"{','.join(row.split(',')[:3])},0.2,0.01" for row in ROWS]
     with pytest.raises(
-        MeasurementError, match=r"ttft_ms has a median of 0\.2: expected .* should the column be ttft_s\?"
+        MeasurementError,
+        match=r"ttft_ms has a median of 0\.2 ms: expected 1 to 100,000 ms; should the column be ttft_s\?",
     ):
         read_runs(write(tmp_path, HEAD, rows))
     rows = [f"{','.join(row.split(',')[:3])},0.2,15" for row in ROWS]
-    with pytest.raises(MeasurementError, match=r"tpot_s has a median of 15: .* should the column be tpot_ms\?"):
+    with pytest.raises(
+        MeasurementError, match=r"tpot_s has a median of 15 s: expected 0\.0001 to 10 s; should the column be tpot_ms\?"
+    ):
         read_runs(write(tmp_path, HEAD.replace("_ms", "_s"), rows))
+
+
+def test_other_separators_are_told(tmp_path):
+    for mark, name in ((";", "semicolons"), ("\t", "tabs")):
+        with pytest.raises(MeasurementError, match=rf"line 1: the header is separated by {name}: .* comma-separated"):
+            read_runs(write(tmp_path, HEAD.replace(",", mark), [row.replace(",", mark) for row in ROWS]))
 
 
 def test_fewer_than_five_runs_are_refused(tmp_path):

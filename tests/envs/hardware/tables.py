@@ -6,8 +6,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
+import yaml
+
+from envs.hardware.gpu import GPU_DIR
 
 GPU, ENGINE, VERSION = "toy_gpu", "vllm", "1.0"
+
+
+def toy_sheet(folder: Path, **changes: object) -> Path:
+    """An H100 whose op tables are the toy's, as a file."""
+    own = {"name": "toy-gpu", "tables": GPU}
+    sheet = yaml.safe_load((GPU_DIR / "h100-sxm-80gb.yaml").read_text()) | own | changes
+    path = folder / "toy-gpu.yaml"
+    path.write_text(yaml.safe_dump(sheet))
+    return path
+
+
 BASE = Path("measurements/aiconfigurator/data") / GPU
 GEMM = BASE / "gemm" / ENGINE / VERSION / "gemm_perf.parquet"
 CONTEXT = BASE / "attention" / ENGINE / VERSION / "context_attention_perf.parquet"

@@ -60,6 +60,8 @@ def test_a_bound_that_is_missed_writes_nothing(tmp_path, capsys, public_data):
         (["action=show", "profile=llama-3.1-8b-h100"], "did you mean 'llama-3.1-8b-bf16-h100-tp1'"),
         (["action=fit", "profile=llama-3.1-8b-h100"], "unknown recipe"),
         (["action=fit", "profile=llama-3.1-8b-bf16-h100-tp1", "data_dir=none"], "not found in the data folder none"),
+        (["action=fit", "profile=llama-3.1-8b-bf16-h100-tp1", "data_dir=none"], "docs/hardware.md, 'Getting the"),
+        (["action=score_from_runs", "data_dir=none"], "`pip install 'pdgym[ops]'`"),
         (["action=fit", "profile=llama-3.1-8b-bf16-h100-tp1", "bound_percent=-1"], "bound_percent=-1"),
         (["action=fit", "profile=llama-3.1-8b-bf16-h100-tp1", "force=maybe"], "force=maybe"),
         (["action=fit", "link=rdna", "data_dir=none"], "did you mean 'rdma'"),

@@ -4,11 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
 from envs.hardware.errors import MeasurementError, ProfileError
 from envs.hardware.estimate import profile_for
-from envs.hardware.gpu import GPU_DIR
 from envs.hardware.load import load_profile
 from envs.hardware.recipe import build
 from envs.hardware.sources.op_tables import load_op_tables
@@ -16,14 +14,11 @@ from envs.hardware.uncertainty import draw
 from envs.hardware.write import to_yaml
 from tests.envs.hardware import tables
 from tests.envs.hardware.quantised import write_engine
-from tests.envs.hardware.tables import BASE, ENGINE, GPU, VERSION, write_tables
+from tests.envs.hardware.tables import BASE, ENGINE, GPU, VERSION, toy_sheet, write_tables
 
 
 def toy_gpu(tmp_path: Path, **changes: object) -> str:
-    sheet = yaml.safe_load((GPU_DIR / "h100-sxm-80gb.yaml").read_text()) | {"name": "toy-gpu", "tables": GPU} | changes
-    path = tmp_path / "toy-gpu.yaml"
-    path.write_text(yaml.safe_dump(sheet))
-    return str(path)
+    return str(toy_sheet(tmp_path, **changes))
 
 
 def make(data_dir: Path, gpu: str, engine: str = ENGINE, version: str | None = VERSION, precision: str = "bf16"):
@@ -90,7 +85,7 @@ def test_what_cannot_be_is_one_clear_error(tmp_path):
 def test_a_recipe_may_ask_for_the_table_law(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(
-        f"name: mine\nmodel: llama-3.1-8b\ngpu: h100-sxm-80gb\ntensor_parallel: 1\nengine: {ENGINE}\n"
+        f"name: mine\nmodel: llama-3.1-8b\ngpu: {toy_gpu(tmp_path)}\ntensor_parallel: 1\nengine: {ENGINE}\n"
         f"engine_version: '{VERSION}'\nprecision: bf16\nkv_precision: bf16\nadapter: op_tables\ntables: {GPU}\n"
         "max_new_tokens: 8192\nmax_seqs: 256\nutilisation: 0.9\nlaw: tables\n"
     )

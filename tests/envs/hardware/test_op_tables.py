@@ -3,14 +3,15 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from envs.hardware.errors import MeasurementError
+from envs.hardware.errors import MeasurementError, ProfileError
 from envs.hardware.gpu import load_gpu
 from envs.hardware.model_shape import load_model
 from envs.hardware.recipe import build
 from envs.hardware.sources.compose import MEMORY_LATENCY_S, Composer
 from envs.hardware.sources.op_tables import load_op_tables
+from research.calibrate import main
 from tests.envs.hardware import tables
-from tests.envs.hardware.tables import ENGINE, GPU, VERSION, write_tables
+from tests.envs.hardware.tables import ENGINE, GPU, VERSION, toy_sheet, write_tables
 
 
 @pytest.fixture
@@ -104,7 +105,7 @@ def test_nothing_is_read_beyond_the_measurements(data):
 def recipe(tmp_path):
     path = tmp_path / "toy.yaml"
     path.write_text(
-        f"name: toy\nmodel: llama-3.1-8b\ngpu: h100-sxm-80gb\ntensor_parallel: 1\nengine: {ENGINE}\n"
+        f"name: toy\nmodel: llama-3.1-8b\ngpu: {toy_sheet(tmp_path)}\ntensor_parallel: 1\nengine: {ENGINE}\n"
         f"engine_version: '{VERSION}'\nprecision: bf16\nkv_precision: bf16\nadapter: op_tables\ntables: {GPU}\n"
         "max_new_tokens: 8192\nmax_seqs: 256\nutilisation: 0.9\n"
     )
@@ -117,6 +118,30 @@ def test_a_profile_is_built_from_tables(data, tmp_path):
     assert len(built.record["source"]["files"]) == 4
     assert built.record["fit"]["points"].keys() == {"prefill", "append", "decode", "mixed"}
     assert built.fit.errors["all"].mape < 10.0
+
+
+def test_tables_of_another_gpu_are_refused_and_those_that_stand_in_are_not(data, tmp_path):
+    path = recipe(tmp_path)
+    path.write_text(path.read_text().replace(str(tmp_path / "toy-gpu.yaml"), "b300-sxm"))
+    with pytest.raises(
+        ProfileError, match=r"toy\.yaml: tables = 'toy_gpu': not the folder of gpu = 'b300-sxm'"
+    ) as error:
+        build(path, data)
+    assert "expected 'b300_sxm' (its `tables`) or 'b200_sxm' (its `stand_in`)" in str(error.value)
+    path = recipe(tmp_path)
+    toy_sheet(tmp_path, tables="other", stand_in=GPU)
+    assert build(path, data).read == (GPU, ENGINE, VERSION)
+
+
+def test_the_version_that_was_read_is_told_where_it_is_not_the_recipes(data, tmp_path, capsys):
+    path = recipe(tmp_path)
+    words = ["action=fit", f"profile={path}", f"data_dir={data}", f"out={tmp_path / 'out'}"]
+    assert main(words) == 0
+    assert "op times read" not in capsys.readouterr().out
+    path.write_text(path.read_text().replace(f"engine_version: '{VERSION}'", "engine_version: '9.9'"))
+    assert main(words) == 0
+    told = f"op times read: {GPU}, {ENGINE} {VERSION}, the measured version nearest to the recipe's 9.9"
+    assert told in capsys.readouterr().out
 
 
 def test_a_law_that_misses_is_not_written_unless_forced(data, tmp_path):
