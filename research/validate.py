@@ -6,6 +6,8 @@ tables, nothing fitted to the runs. With a trace that is a log of your own clust
 
 from __future__ import annotations
 
+import re
+import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -17,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from research.cli import run_command
 from research.errors import ResearchError, nearest
+from research.measurements import told_where_from
 from research.settings import Settings
 
 if TYPE_CHECKING:
@@ -55,9 +58,8 @@ def run(config: DictConfig, words: Sequence[str] = ()) -> int:
         if part is not None:
             raise ResearchError(f"part={part} and trace=...: expected one of them, a part of the runs or a log")
         return backtest(plain)
-    if part == REQUEST_PART:
-        return validate_requests(plain)
-    return validate(plain, str(part or PARTS[0]))
+    with told_where_from():
+        return validate_requests(plain) if part == REQUEST_PART else validate(plain, str(part or PARTS[0]))
 
 
 def validate(plain: Mapping[str, Any], part: str) -> int:
@@ -83,13 +85,14 @@ def validate(plain: Mapping[str, Any], part: str) -> int:
     runs = select(found.kept, part).gather_every(every)
     if runs.is_empty():
         raise ResearchError(f"part={part}: the table {found.table.relative} has no such runs")
-    out = _folder(plain, f"validate-{part}")
+    out = _folder(plain, f"validate-{part}" + (f"-every{every}" if every > 1 else ""))
     make_folder(out)
-    console.print(
+    for line in (
         f"{part}: {runs.height} measured runs of {found.table.relative} ({found.excluded.height} excluded by rules "
         "that look at no error), predicted from op tables, nothing fitted to these runs",
-        highlight=False, soft_wrap=True,
-    )  # fmt: skip
+        _how_many(part, every, runs.height, out),
+    ):
+        console.print(line, highlight=False, soft_wrap=True)
     predictions = _predict(runs, setting, data_dir, out, workers, console)
     estimates = StaticEstimates(data_dir)
     rows = runs.to_dicts()
@@ -124,7 +127,7 @@ def validate(plain: Mapping[str, Any], part: str) -> int:
         frame, f"{part}: predicted against measured ({summary['predicted']} of {runs.height} runs)", out / "runs.png"
     )
     console.print(show.errors_table(errors))
-    console.print(show.ranking_table(summary["ranking"]))
+    console.print(show.ranking_table(summary["ranking"]), highlight=False)
     if summary["layouts"]["strata"]:
         console.print(show.layout_table(summary["layouts"]))
     lines = [*_missing_words(summary["missing"]), *show.rounds_words(summary["rounds_unknown"])]
@@ -133,7 +136,8 @@ def validate(plain: Mapping[str, Any], part: str) -> int:
     lines += [f"picture  {out / 'runs.png'}"] if drawn else []
     lines += [
         f"summary  {out / 'summary.json'}",
-        "next     python -m research.validate trace=MY_LOG policy=logged cluster=...   (a log of your own cluster)",
+        "next     python -m research.validate trace=MY_LOG policy=logged cluster=...   (a log of your own cluster, "
+        "with its routes)",
     ]
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)
@@ -196,6 +200,8 @@ def backtest(plain: Mapping[str, Any]) -> int:
     """Replay a log's own routes, compare its times, leave a mark for comparisons on that cluster if it deserves one."""
     from envs.cluster.simulator import simulate
     from envs.cluster.slo import LOOSE
+    from envs.logged import has_routes
+    from research.calibrating.log_words import cluster_words
     from research.choices import PolicyChoice
     from research.clusters import build_cluster
     from research.evidence.provenance import command_line
@@ -203,16 +209,25 @@ def backtest(plain: Mapping[str, Any]) -> int:
     from research.evidence.table import make_console
     from research.study import trace_from
     from research.validating import marks, show_backtest
-    from research.validating.backtest import check_units, compared, errors
+    from research.validating.backtest import cautions, check_times, compared, errors
 
     console, number = make_console(), Settings(plain)
     choice = PolicyChoice.parse(plain["policy"], "policy")
-    if not choice.replays:
-        raise ResearchError(f"policy={choice.label}: a backtest replays the recorded routes, expected policy=logged")
     source = trace_from(plain)
+    if not choice.replays:
+        raise ResearchError(
+            f"policy={choice.label}: a backtest replays the recorded routes, expected policy=logged; "
+            f"{_without_routes(source.words(), choice.label)}"
+        )
     trace, cluster = source.load(), build_cluster(plain["cluster"], plain["hardware"], {})
+    if not has_routes(trace):
+        raise ResearchError(
+            f"trace {trace.name}: no logged routes, expected columns prefill_worker and decode_worker "
+            "(trace.options.columns.prefill_worker=NAME maps a table's own); "
+            f"{_without_routes(source.words(), 'round_robin')}"
+        )
     policy = choice.build_for(trace, cluster)
-    out = _folder(plain, f"validate-{Path(trace.name).name.split('.')[0]}-{Path(cluster.name).stem}")
+    out = _folder(plain, f"validate-{Path(trace.name).name}-{Path(cluster.name).stem}")
     make_folder(out)
     with console.status("replaying"):
         result = simulate(trace, cluster, policy, LOOSE, seed=int(number("seed", low=0, whole=True)))
@@ -221,7 +236,7 @@ def backtest(plain: Mapping[str, Any]) -> int:
         raise ResearchError(
             f"trace {trace.name}: no request of it is served on {cluster.name}, so there is nothing to compare"
         )
-    doubts = check_units(frame, trace, plain["trace"]["options"])
+    doubts = check_times(frame, trace, plain["trace"]["options"])
     found = errors(frame)
     summary: dict[str, Any] = {
         "format": FORMAT,
@@ -234,6 +249,7 @@ def backtest(plain: Mapping[str, Any]) -> int:
         "requests": len(trace),
         "compared": frame.height,
         "unit_doubts": doubts,
+        "cautions": cautions(trace, cluster),
         **found,
         "config": dict(plain),
     }
@@ -254,10 +270,11 @@ def backtest(plain: Mapping[str, Any]) -> int:
     console.print(show_backtest.table(found))
     for line in (
         *show_backtest.words(summary),
+        *(f"caution: {line}" for line in summary["cautions"]),
         f"requests {out / 'requests.parquet'}",
         f"summary  {out / 'summary.json'}",
         f"mark     {mark}",
-        "next     python -m research.compare on the same cluster and hardware, with these errors in mind",
+        f"next     {shlex.join(['python', '-m', 'research.compare', *source.words(), *cluster_words(plain)])}",
     ):
         console.print(line, highlight=False, soft_wrap=True)
     return 0
@@ -329,7 +346,30 @@ def _workers(plain: Mapping[str, Any], number: Settings) -> int:
     return max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
+def _how_many(part: str, every: int, runs: int, out: Path) -> str:
+    """What a run of the command takes, and how to take less."""
+    from research.validating.parts import RUN_PARTS
+    from research.validating.work import FINISHED
+
+    others = ", ".join(name for name in RUN_PARTS if name != part)
+    less = f"every={40 * every} a sample of them, " if runs >= 40 else ""
+    return (
+        f"simulating {runs} runs{f', each {every}th of the part' if every > 1 else ''}, less those finished in "
+        f"{out / FINISHED}; {less}part=NAME takes other ones ({others})"
+    )
+
+
+def _without_routes(trace_words: Sequence[str], policy: str) -> str:
+    """What to do with a log that has no routes."""
+    return (
+        "a log that has none is compared under the routes of a policy, which leaves no mark: "
+        f"python -m research.replay {shlex.join(trace_words)} cluster=... policy={policy}"
+    )
+
+
 def _folder(plain: Mapping[str, Any], name: str) -> Path:
+    """Where results are written: ``out``, or a folder of this name in ASCII letters, digits and ``._-``."""
+    name = re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-")
     place = Path("results") / name if plain["out"] is None else Path(plain["out"]).expanduser()
     return place.absolute()
 

@@ -76,7 +76,7 @@ def words(found: Mapping[str, Any] | None) -> str:
         return (
             "This cluster was never backtested: no log of it was replayed and compared with its own times. Read "
             "differences between policies, not absolute latencies. python -m research.validate trace=YOUR_LOG "
-            "policy=logged with the same cluster and hardware does it."
+            "policy=logged with the same cluster and hardware does it, on a log that has routes and times."
         )
     errors = ", ".join(
         f"{title} {found[name]['median_abs_error_percent']:.1f} % (signed median "

@@ -14,7 +14,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from envs.cluster.result import SimResult
+from envs.cluster.spec import ClusterSpec
 from research.errors import ResearchError
+from research.evidence.ranking import has_prefixes
 from traces import Trace
 
 LEVELS = ("low", "middle", "high")
@@ -81,21 +83,56 @@ def unit_doubts(frame: pl.DataFrame) -> list[str]:
     return found
 
 
-def check_units(frame: pl.DataFrame, trace: Trace, options: Mapping[str, Any]) -> list[str]:
-    """:func:`unit_doubts`, which are a question unless the trace's ``options`` answer it.
+def swap_doubts(frame: pl.DataFrame) -> list[str]:
+    """A sentence where TTFT is below TPOT in most requests of the log, and is not in most of the simulation."""
+
+    def below(side: str) -> tuple[int, int]:
+        both = frame.drop_nulls([f"{side}_{name}_s" for name in TIMES])
+        return both.filter(pl.col(f"{side}_ttft_s") < pl.col(f"{side}_tpot_s")).height, both.height
+
+    (logged, of), (simulated, of_simulated) = below("logged"), below("simulated")
+    if 2 * logged <= of or 2 * simulated > of_simulated:
+        return []
+    return [
+        f"ttft_s is below tpot_s in {logged} of {of} requests of the log, in {simulated} of {of_simulated} of the "
+        "simulation: swapped columns?"
+    ]
+
+
+def check_times(frame: pl.DataFrame, trace: Trace, options: Mapping[str, Any]) -> list[str]:
+    """:func:`swap_doubts` and :func:`unit_doubts`: a question unless the trace's ``options`` answer it.
 
     Raises:
         ResearchError: a doubt, and neither ``latency_unit`` nor ``implausible=keep`` was given.
     """
-    doubts = unit_doubts(frame)
+    swapped, units = swap_doubts(frame), unit_doubts(frame)
+    doubts = [*swapped, *units]
     answered = options.get("latency_unit", "auto") != "auto" or options.get("implausible") == "keep"
     if doubts and not answered:
+        turn = (
+            "name swapped columns the other way round, trace.options.columns.ttft_s=NAME "
+            "trace.options.columns.tpot_s=NAME; if they are as they should be, "
+        )
         raise ResearchError(
-            f"trace {trace.name}: {' '.join(doubts)} No mark is left: say the unit with trace.options.latency_unit=ms "
-            "(or s, us, ns; a table or gateway log; another file as trace.format=table), or name the column by its "
-            "unit, trace.options.columns.ttft_s=ttft_ms"
+            f"trace {trace.name}: {' '.join(doubts)} No mark is left: {turn if swapped else ''}say the unit with "
+            "trace.options.latency_unit=ms (or s, us, ns; a table or gateway log; another file as trace.format=table), "
+            "or name the column by its unit, trace.options.columns.ttft_s=ttft_ms"
         )
     return doubts
+
+
+def cautions(trace: Trace, cluster: ClusterSpec) -> list[str]:
+    """What a reader of the errors should know of the log."""
+    cached = any(worker.prefix_cache for worker in cluster.workers if worker.can_prefill)
+    if has_prefixes(trace) or not cached:
+        return []
+    sessions = " trace.options.context=grows assumes them from its sessions," if trace.n_sessions else ""
+    return [
+        f"the log of {trace.name} has no prefixes, and the prefix cache of {cluster.name} is on: hits of the real "
+        "cluster are not in the log, so TTFT comes out too long where prompts were cached. Give it prefixes (a column "
+        f"hash_ids; python -m research.traces action=hash makes it from prompts;{sessions} docs/traces/tables.md), or "
+        "set cluster.prefix_cache=false if the real cluster has no such cache"
+    ]
 
 
 def in_flight(log: pl.DataFrame) -> NDArray[np.int64]:

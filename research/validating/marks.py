@@ -2,7 +2,7 @@
 
 ``<folder>/<key>.json`` with ``key = cluster_key(cluster)``::
 
-    {"format": 2, "cluster": NAME, "profiles": [...], "trace": NAME, "trace_sha256": ..., "requests": n,
+    {"format": 3, "cluster": NAME, "profiles": [...], "trace": NAME, "trace_sha256": ..., "requests": n,
      "ttft": {"median_abs_error_percent": ..., "median_signed_error_percent": ...}, "tpot": {...}, "summary": PATH,
      "code": SHA}
 """
@@ -18,7 +18,7 @@ from typing import Any
 from envs.cluster.spec import ClusterSpec
 from research.evidence.runs import code_version, key_of, write_json
 
-FORMAT = 2
+FORMAT = 3
 FEWEST = 100
 """Requests that a backtest must have compared to leave a mark."""
 FOLDER = Path("results") / "backtests"
@@ -35,6 +35,8 @@ def cluster_key(cluster: ClusterSpec) -> str:
             "kv": asdict(worker.profile.kv),
             "role": worker.role,
             "group": worker.group,
+            "can_prefill": worker.can_prefill,
+            "can_decode": worker.can_decode,
             "max_batched_tokens": worker.max_batched_tokens,
             "max_num_seqs": worker.max_num_seqs,
             "kv_tokens": worker.kv_tokens,
@@ -49,7 +51,7 @@ def cluster_key(cluster: ClusterSpec) -> str:
 
 
 def leave(cluster: ClusterSpec, content: dict[str, Any], folder: Path = FOLDER) -> Path:
-    """Write the mark of a backtest; a later one of the same cluster replaces it."""
+    """Write the mark of a backtest over any of the same cluster; :func:`offer` asks whether it should."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{cluster_key(cluster)}.json"
     write_json(path, {"format": FORMAT, **content, "code": code_version()})
@@ -57,11 +59,12 @@ def leave(cluster: ClusterSpec, content: dict[str, Any], folder: Path = FOLDER) 
 
 
 def offer(cluster: ClusterSpec, content: dict[str, Any], doubts: Sequence[str] = (), folder: Path = FOLDER) -> str:
-    """Leave the mark of a backtest unless it is too small, in doubt, or smaller than the one that is there.
+    """Leave the mark of a backtest unless it is too small, in doubt, or another log's of as many requests is there.
 
     Args:
         cluster: the cluster that was backtested.
-        content: of the mark; ``ttft`` and ``tpot`` hold how many ``requests`` each was compared on.
+        content: of the mark, with ``trace`` and ``trace_sha256``; ``ttft`` and ``tpot`` hold how many ``requests`` each
+            was compared on.
         doubts: why its times cannot be trusted.
         folder: where marks are.
 
@@ -74,12 +77,13 @@ def offer(cluster: ClusterSpec, content: dict[str, Any], doubts: Sequence[str] =
         return f"none: {' '.join(doubts)}"
     if compared < FEWEST:
         return f"none: {compared} requests with times are compared, a mark needs {FEWEST}"
-    old, path = find(cluster, folder), (folder / f"{cluster_key(cluster)}.json").absolute()
-    before = old.get("requests") if old else None
-    if isinstance(before, int) and before > compared:
+    old, path = find(cluster, folder) or {}, (folder / f"{cluster_key(cluster)}.json").absolute()
+    before, same_log = old.get("requests"), old.get("trace_sha256") == content["trace_sha256"]
+    if isinstance(before, int) and before >= compared and not same_log:
+        count = "more than" if before > compared else "as many as"
         return (
-            f"{path} stays: it is of {before} requests, more than the {compared} compared here (remove it to have a "
-            "smaller one)"
+            f"{path} stays: it is of {before} requests of {old.get('trace')}, another log, {count} the {compared} "
+            f"compared here of {content['trace']} (remove it to have this one's)"
         )
     small = {name: None for name, count in counts.items() if count < FEWEST}
     leave(cluster, {**content, **small, "requests": compared}, folder)

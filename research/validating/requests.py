@@ -59,7 +59,10 @@ def logged_runs(data_dir: Path) -> list[LoggedRun]:
     """
     files = sorted((data_dir / BENCH).glob("*/*/vllm/requests.jsonl*"))
     if not files:
-        raise ResearchError(f"part=vllm_requests: no {BENCH}/*/*/vllm/requests.jsonl in the data folder {data_dir}")
+        raise ResearchError(
+            f"part=vllm_requests: expected {BENCH}/*/*/vllm/requests.jsonl.gz (or .jsonl) in the data folder "
+            f"{data_dir} (set by data_dir or $PDGYM_DATA): they are LLMServingSim's bench/examples"
+        )
     return [_read(path, data_dir) for path in files]
 
 

@@ -9,11 +9,14 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from research.validating.scores import GROUPS, METRICS, SOURCES
+from research.validating.scores import ABOVE_PEAK, GROUPS, METRICS, SOURCES
 
 
 def errors_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """MAPE / median in per cent of each metric; the simulator's by group, rule and aiconfigurator beside it overall."""
+    """MAPE / median in per cent of each metric; the simulator's by group, rule and aiconfigurator beside it overall.
+
+    Rows that repeat the first, or the one without runs above their GPUs' peak, are left out.
+    """
     table = Table(
         box=box.SIMPLE, title="error in per cent: mean / median (95 % interval of the mean), median signed error; runs"
     )
@@ -25,16 +28,24 @@ def errors_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         "predicted on rule": "simulator, on the rule's runs",
         "predicted on aic": "simulator, on its runs",
     }
-    order = ("predicted", "rule", "predicted on rule", "aic", "predicted on aic")
-    lines = [("all", "all", source, named[source]) for source in order]
+
+    def cells(group: str, value: str, source: str) -> list[str]:
+        return [_cell(rows, group, value, source, metric) for metric in METRICS]
+
+    whole, possible = cells("all", "all", "predicted"), cells("possible", "all", "predicted")
+    lines = [(named["predicted"], whole), (f"simulator, without runs {ABOVE_PEAK}", possible)]
+    for source in ("rule", "aic"):
+        lines.append((named[source], cells("all", "all", source)))
+        common = cells("all", "all", f"predicted on {source}")
+        lines += [(named[f"predicted on {source}"], common)] if common != whole else []
     for group in GROUPS:
         values = dict.fromkeys(r["value"] for r in rows if r["group"] == group)
         if len(values) > 1:
-            lines += [(group, value, "predicted", f"{group} {value}") for value in values]
-    for group, value, source, title in lines:
-        cells = [_cell(rows, group, value, source, metric) for metric in METRICS]
-        if any(cells):
-            table.add_row(title, *cells)
+            own = [(f"{group} {value}", cells(group, value, "predicted")) for value in values]
+            lines += [line for line in own if group != "arithmetic" or line[1] != possible]
+    for title, row in lines:
+        if any(row):
+            table.add_row(title, *row)
     return table
 
 
@@ -69,8 +80,10 @@ def rounds_words(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return out
 
 
-def ranking_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Agreement on hard pairs."""
+def ranking_table(rows: Sequence[Mapping[str, Any]]) -> Table | str:
+    """Agreement on hard pairs; a line where there are none."""
+    if not rows:
+        return "hard pairs: none among these runs"
     table = Table(box=box.SIMPLE, title="hard pairs: the better one is predicted, per cent (95 % interval over strata)")
     columns = ("", "pairs", "strata", "right", "ceiling", "10 % apart", "equal users a GPU", "one-line rules", "bar")
     for name in columns:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -81,13 +83,16 @@ def test_a_sample_of_the_runs_meets_or_misses_no_bar(data_dir, tmp_path, monkeyp
     [
         (["part=colocated_dens"], "did you mean 'colocated_dense'?"),
         (["part=disaggregated"], "has no such runs"),
-        (["part=vllm_requests"], "requests.jsonl"),
+        (["part=vllm_requests"], "requests.jsonl.gz (or .jsonl) in the data folder"),
+        (["part=vllm_requests"], "(set by data_dir or $PDGYM_DATA)"),
         (["part=all", "trace=azure_conv"], "expected one of them"),
         (["budget_tokens.vllm=0"], "budget_tokens.vllm=0"),
         (["rounds=[0]"], "rounds=0"),
         (["link=rdm"], "rdma"),
         (["trace=azure_conv", "policy=ppd"], "expected policy=logged"),
-        (["trace=default", "policy=logged"], "default, column 'prefill_worker and decode_worker': found 'none'"),
+        (["trace=default", "policy=round_robin"], " cluster=... policy=round_robin"),
+        (["trace=default", "policy=logged"], "default: no logged routes, expected columns prefill_worker and decode"),
+        (["trace=default"], " cluster=... policy=round_robin"),
         (["trace=default", "part=all"], "expected one of them"),
     ],
 )
@@ -202,7 +207,73 @@ def test_a_mark_needs_requests_and_a_smaller_one_replaces_none(log, tmp_path, ca
         assert command(tmp_path / "a", *as_table(log, tmp_path, n)) == 0
     (path,) = (tmp_path / "results" / "backtests").iterdir()
     assert json.loads(path.read_bytes())["requests"] == 120
-    assert f"mark     {path} stays: it is of 120 requests" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"mark     {path} stays: it is of 120 requests of log120" in said
+    assert "another log, more than the 100 compared here of log100" in said
+
+
+def test_a_mark_stays_beside_another_log_of_as_many_requests(log, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert command(tmp_path / "a", *as_table(log, tmp_path)) == 0
+    (path,) = (tmp_path / "results" / "backtests").iterdir()
+    before, other = path.read_bytes(), tmp_path / "other"
+    other.mkdir()
+    assert command(tmp_path / "worse", *as_table(log, other, ttft_s=2.0)) == 0
+    assert "another log, as many as the 120 compared here" in capsys.readouterr().out
+    assert path.read_bytes() == before
+    assert command(tmp_path / "again", *as_table(log, tmp_path)) == 0  # the same log: made anew
+    assert json.loads(path.read_bytes())["summary"] == str(tmp_path / "again" / "summary.json")
+
+
+def test_swapped_columns_are_a_question_and_leave_no_mark(log, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = as_table(log, tmp_path)
+    path = tmp_path / "log120.csv"
+    frame = pl.read_csv(path)
+    frame.with_columns(ttft_s=pl.col("tpot_s"), tpot_s=pl.col("ttft_s")).write_csv(path)
+    assert command(tmp_path / "a", *words) == 2
+    error = capsys.readouterr().err
+    assert "ttft_s is below tpot_s in 120 of 120 requests of the log" in error
+    assert "swapped columns?" in error
+    assert command(tmp_path / "b", *words, "trace.options.latency_unit=s") == 0
+    assert "mark     none: ttft_s is below tpot_s" in capsys.readouterr().out
+    assert not (tmp_path / "results").exists()
+    turned = ["trace.options.columns.ttft_s=tpot_s", "trace.options.columns.tpot_s=ttft_s"]
+    assert command(tmp_path / "c", *words, *turned) == 0
+    assert json.loads((tmp_path / "c" / "summary.json").read_bytes())["all"]["ttft"]["median_abs_error_percent"] < 0.1
+
+
+def test_ttft_below_tpot_in_the_simulation_too_is_no_question():
+    times = {"logged_ttft_s": [0.1] * 3, "logged_tpot_s": [0.2] * 3, "simulated_ttft_s": [0.1] * 3}
+    assert backtest.swap_doubts(pl.DataFrame(times | {"simulated_tpot_s": [0.2] * 3})) == []
+    assert len(backtest.swap_doubts(pl.DataFrame(times | {"simulated_tpot_s": [0.05] * 3}))) == 1
+
+
+def test_a_log_without_prefixes_is_a_caution_where_caches_are_on(log, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = as_table(log, tmp_path)
+    assert command(tmp_path / "a", *words) == 0
+    said = capsys.readouterr().out
+    assert said.count("caution: the log of") == 1
+    assert "hits of the real cluster are not in the log" in said
+    assert command(tmp_path / "b", *words, "cluster.prefix_cache=false") == 0
+    assert "caution" not in capsys.readouterr().out
+
+
+def test_the_default_folder_names_part_sample_and_log_in_plain_letters(log, data_dir, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert validate.main([data_dir, "every=4", "workers=1"]) == 0
+    folder = tmp_path / "results" / "validate-colocated_dense-every4"
+    assert (folder / "summary.json").is_file()
+    said = capsys.readouterr().out
+    assert "simulating 2 runs, each 4th of the part, less those finished in" in said
+    assert "part=NAME takes other ones (colocated_moe, disaggregated, all)" in said
+    assert "hard pairs: none among these runs" in said
+    assert (
+        validate.main([f"trace.path={log}", "trace.steps=[{name: window, start_s: 1, end_s: 4}]", "cluster=1p2d"]) == 0
+    )
+    (made,) = (p.name for p in (tmp_path / "results").iterdir() if p.name != folder.name)
+    assert re.fullmatch(r"validate-[A-Za-z0-9._-]+-1p2d", made)
 
 
 def test_load_counts_the_others_in_flight():
@@ -234,6 +305,9 @@ def test_marks_follow_what_decides_the_times_and_not_the_name(tmp_path):
     assert path.is_file()
     same = parse_cluster("1P1D", profile=used, handover=load_handover("nvlink", gpus=1))
     assert marks.find(same, tmp_path)["cluster"] == "1p1d"
+    first, last = cluster.workers
+    decodes_only = replace(cluster, workers=(first, replace(last, can_prefill=False)))
+    assert marks.find(decodes_only, tmp_path) is None
     slower = parse_cluster("1p1d", profile=used.with_step(used.step.scaled(1.1)), handover=cluster.handover)
     assert marks.find(slower, tmp_path) is None
     path.write_text("{")

@@ -195,6 +195,26 @@ def test_a_run_on_too_few_gpus_is_told_apart():
     bars = {(b["metric"], b["statistic"]): b for b in scores.against_bars("colocated_dense", scores.table(frame), 2)}
     assert bars["tpot", "mape"]["reached_percent"] == pytest.approx(455)  # it counts: rules were fixed before
     assert bars["tpot", "mape"]["possible_percent"] == pytest.approx(10)
+    first, second, *rest = titles(scores.table(frame))
+    assert (first, second) == ("simulator", "simulator, without runs above the GPUs' peak")
+    assert "arithmetic above the GPUs' peak" in rest
+    assert "arithmetic within peak" not in rest  # the second row
+
+
+def titles(rows):
+    return list(show.errors_table(rows).columns[0].cells)
+
+
+def test_the_simulator_on_the_rules_runs_is_a_row_where_it_differs():
+    rows = [timed(f"r{i}", 0.1, 0.010, campaign=f"c{i}.csv") for i in range(3)]
+    guesses = dict(zip(["r0", "r1", "r2"], [predicted(0.1, 0.011)] * 3, strict=True))
+    none, rule = [None] * 3, [(0.1, 0.01)] * 3
+    assert "simulator, on the rule's runs" not in titles(
+        scores.table(scores.gathered(measured(rows), guesses, rule, none))
+    )
+    some = [None, *rule[1:]]
+    assert "simulator, on the rule's runs" in titles(scores.table(scores.gathered(measured(rows), guesses, some, none)))
+    assert isinstance(show.ranking_table([]), str)
 
 
 def test_static_estimates_match_batch_and_length(tmp_path):
