@@ -41,6 +41,7 @@ def test_a_cluster_without_a_mark_was_never_backtested(folder):
     line = backtests.words(backtests.record(None, load_trace("default")))
     assert line.startswith("This cluster was never backtested")
     assert "research.validate trace=YOUR_LOG policy=logged" in line
+    assert "on a log that has routes and times" in line
 
 
 def test_a_mark_is_found_by_the_cluster_and_told_with_its_errors(folder):
