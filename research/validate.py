@@ -210,6 +210,7 @@ def backtest(plain: Mapping[str, Any]) -> int:
     from research.study import trace_from
     from research.validating import marks, show_backtest
     from research.validating.backtest import cautions, check_times, compared, errors
+    from research.validating.backtest_picture import drawn
 
     console, number = make_console(), Settings(plain)
     choice = PolicyChoice.parse(plain["policy"], "policy")
@@ -272,6 +273,7 @@ def backtest(plain: Mapping[str, Any]) -> int:
         *show_backtest.words(summary),
         *(f"caution: {line}" for line in summary["cautions"]),
         f"requests {out / 'requests.parquet'}",
+        *drawn(frame, f"{trace.name} on {cluster.name}: simulated against logged", out / "requests.png"),
         f"summary  {out / 'summary.json'}",
         f"mark     {mark}",
         f"next     {shlex.join(['python', '-m', 'research.compare', *source.words(), *cluster_words(plain)])}",

@@ -178,19 +178,26 @@ def _figure(profiles: Profiles, shares: Sequence[Slowdown]) -> Figure:
     left.axhline(1.0, color="#444444", lw=0.9)
     left.set(
         xscale="log", yscale="log", xlabel="decodes beside the chunk", ylabel="one kernel over the sum of two",
-        title="Mixed attention: median, 10 to 90 %", yticks=[0.5, 1, 2, 4, 8], yticklabels=["0.5", "1", "2", "4", "8"],
+        title="Mixed attention: lines medians, bands 10 to 90 %",
     )  # fmt: skip
-    left.yaxis.minorticks_off()
+    left.set_yticks(times := [0.5, 1, 2, 4, 8], [f"{value:g}" for value in times])
+    left.set_xticks(decodes := [1, 2, 4, 8, 16, 32, 64, 128], [str(n) for n in decodes])
+    left.minorticks_off()
     left.legend(fontsize=7)
     for i, kind in enumerate(dict.fromkeys((row.phase, row.tokens) for row in shares)):
         rows = [row for row in shares if (row.phase, row.tokens) == kind]
         style = "-" if kind[0] == "prefill" else "--"
         shown = ([row.share * 100 for row in rows], [row.median for row in rows])
         right.plot(
-            *shown, style, color=COLOURS[i % len(COLOURS)], marker="o", ms=4, label=f"{kind[0]}, tokens {kind[1]}"
+            *shown, style, color=COLOURS[i % len(COLOURS)], marker="o", ms=4, label=f"{kind[0]}, {_tokens(kind[1])}"
         )
     x = np.linspace(30, 100, 50)
     right.plot(x, 100 / x, color="#444444", lw=0.9, ls=":", label="a slice of time: 1 / share")
     right.set(xlabel="share of the SMs, %", ylabel="time over that on all SMs", title="A phase on a part of a GPU")
     right.legend(fontsize=7)
     return figure
+
+
+def _tokens(kind: str) -> str:
+    """A range of prompt lengths as the source names it ("lt1k"), in words."""
+    return f"{kind.replace('lt', '< ').replace('-', ' to ').replace('k', 'K')} tokens"

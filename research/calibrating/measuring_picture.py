@@ -17,8 +17,14 @@ from matplotlib.figure import Figure
 from envs.hardware.measure.kernels import CUDNN
 from envs.hardware.model_shape import ModelShape
 from research.evidence.figures import COLOURS, MARKERS, save
+from research.evidence.ticks import plain_ticks
 
-FIGURES = ("distinct_append", "distinct_full", "cascade_append", "cascade_lost")
+FIGURES = {
+    "distinct_append": "distinct prefixes, append",
+    "distinct_full": "distinct prefixes, full",
+    "cascade_append": "one shared prefix read once, append",
+    "cascade_lost": "one shared prefix, full: shared no more",
+}
 BYTES = 2
 
 
@@ -53,14 +59,16 @@ def _figure(
 
 def _products(axes: Axes, frame: pl.DataFrame | None, shape: ModelShape) -> None:
     """Rate of the gate-up product by tokens; what is bound by memory rises."""
-    axes.set(xscale="log", yscale="log", xlabel="tokens", ylabel="TFLOP/s", title="Gate-up product, one GPU")
+    axes.set(
+        xscale="log", yscale="log", xlabel="tokens", ylabel="TFLOP/s", title="Gate-up product, no tensor parallelism"
+    )
     n, k = 2 * shape.intermediate, shape.hidden
     rows = None if frame is None else frame.filter((pl.col("n") == n) & (pl.col("k") == k)).sort("m")
     for i, dtype in enumerate([] if rows is None else rows["gemm_dtype"].unique(maintain_order=True).sort()):
         own = rows.filter(pl.col("gemm_dtype") == dtype) if rows is not None else pl.DataFrame()
         rate = 2.0 * own["m"].to_numpy() * n * k / (own["latency"].to_numpy() * 1e9)
         axes.plot(own["m"], rate, color=COLOURS[i], marker=MARKERS[i], ms=4, label=str(dtype))
-    _legend(axes)
+    _finish(axes)
 
 
 def _prompts(axes: Axes, frames: Mapping[str, pl.DataFrame], shape: ModelShape) -> None:
@@ -75,7 +83,7 @@ def _prompts(axes: Axes, frames: Mapping[str, pl.DataFrame], shape: ModelShape) 
             curves.append((f"{cached:,} cached", _whole(frame.filter(pl.col("step") == cached), shape).sort("isl")))
     for i, (label, own) in enumerate(curves):
         axes.plot(own["isl"], own["latency"], color=COLOURS[i % 8], marker=MARKERS[i % 8], ms=4, label=label)
-    _legend(axes)
+    _finish(axes)
 
 
 def _decodes(axes: Axes, frame: pl.DataFrame | None, shape: ModelShape) -> None:
@@ -87,29 +95,34 @@ def _decodes(axes: Axes, frame: pl.DataFrame | None, shape: ModelShape) -> None:
         tokens = (own["step"].to_numpy() + 1) * int(batch)
         size = 2.0 * BYTES * shape.kv_heads * shape.head_dim * tokens
         rate = size / (own["latency"].to_numpy() * 1e6)
-        axes.plot(tokens, rate, color=COLOURS[i % 8], marker=MARKERS[i % 8], ms=4, label=f"{batch} decodes")
-    _legend(axes)
+        axes.plot(tokens, rate, color=COLOURS[i % 8], marker=MARKERS[i % 8], ms=4, label=_decode_words(batch))
+    _finish(axes)
 
 
 def _rises(axes: Axes, rises: Sequence[Mapping[str, Any]]) -> None:
     """How much longer TPOT gets by one prefill, by how prefixes are shared."""
     axes.set(title="One prefill beside decodes", ylabel="TPOT longer by, %")
-    for i, figure in enumerate(FIGURES):
+    for i, (figure, label) in enumerate(FIGURES.items()):
         at = [x + (i - 1.5) * 0.2 for x in range(len(rises))]
-        axes.bar(
-            at, [row[figure] * 100 for row in rises], width=0.18, color=COLOURS[i], label=figure.replace("_", ", ")
-        )
+        axes.bar(at, [row[figure] * 100 for row in rises], width=0.18, color=COLOURS[i], label=label)
     axes.axhline(0.0, color="#444444", lw=0.9)
-    axes.set_xticks(range(len(rises)), [f"{row['batch']} decodes,\n{row['new']} new" for row in rises], fontsize=7)
-    _legend(axes)
+    axes.set_xticks(
+        range(len(rises)), [f"{_decode_words(row['batch'])},\n{row['new']} new" for row in rises], fontsize=7
+    )
+    _finish(axes)
 
 
 def _whole(frame: pl.DataFrame, shape: ModelShape) -> pl.DataFrame:
-    """Rows of the heads of one GPU."""
+    """Rows of all heads, as without tensor parallelism."""
     return frame.filter(pl.col("num_heads") == shape.heads)
 
 
-def _legend(axes: Axes) -> None:
+def _decode_words(batch: int) -> str:
+    return "1 decode" if batch == 1 else f"{batch} decodes"
+
+
+def _finish(axes: Axes) -> None:
+    plain_ticks(axes)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(fontsize=7)
     else:

@@ -147,6 +147,8 @@ def test_a_backtest_of_our_own_run_is_exact_and_leaves_a_mark(log, tmp_path, cap
     cluster = build_cluster(plain["cluster"], plain["hardware"], plain["view"])  # as a comparison makes it
     said = capsys.readouterr().out
     assert "low load (0 to" in said
+    assert f"picture  {tmp_path / 'a' / 'requests.png'}" in said
+    assert (tmp_path / "a" / "requests.png").stat().st_size > 10_000
     found = marks.find(cluster)
     assert found["trace_sha256"] == summary["trace_sha256"]
     assert found["tpot"] == summary["all"]["tpot"]
