@@ -106,6 +106,9 @@ def test_the_log_of_a_slower_engine_corrects_the_profile(folder, slower, capsys)
     assert told.startswith("next     python -m research.validate trace.path=")
     assert " replay=open policy=logged cluster=colocated2 hardware.profile=" in told
     assert validate.main([*told.split()[4:], "out=back"]) == 0
+    after = capsys.readouterr().out.rstrip().splitlines()[-1]
+    assert after.startswith("next     python -m research.compare trace.path=")
+    assert f" cluster=colocated2 hardware.profile={folder / 'out' / f'{NAME}-from-log.yaml'}" in after
     back = json.loads((folder / "back" / "summary.json").read_bytes())
     assert back["all"]["tpot"]["median_abs_error_percent"] < 3.0
 
