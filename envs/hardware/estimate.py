@@ -22,7 +22,7 @@ from envs.hardware.sources import engine_memory
 from envs.hardware.sources.compose import Composer
 from envs.hardware.sources.grids import compose_steps
 from envs.hardware.sources.host_time import host_law
-from envs.hardware.sources.op_tables import AICONFIGURATOR, OpTables, has_tables, load_op_tables
+from envs.hardware.sources.op_tables import AICONFIGURATOR, OpTables, check_engine, has_tables, load_op_tables
 from envs.hardware.sources.plausible import check_ops
 from envs.hardware.sources.sampling import GREEDY
 from envs.hardware.sources.table_law import compose_tables, misfit
@@ -84,6 +84,7 @@ def profile_for(
             model.
         MeasurementError: no op tables for it.
     """
+    check_engine(engine)
     shape, sheet, home = load_model(model), load_gpu(gpu), data_dir.absolute()
     if shape.needs_experts:
         from envs.hardware.estimate_moe import expert_profile_for

@@ -19,7 +19,7 @@ from envs.hardware.sources.compose_moe import DISTRIBUTION, ExpertComposer, chec
 from envs.hardware.sources.grids import compose_steps
 from envs.hardware.sources.host_time import host_law
 from envs.hardware.sources.moe_tables import load_expert_tables
-from envs.hardware.sources.op_tables import AICONFIGURATOR
+from envs.hardware.sources.op_tables import AICONFIGURATOR, check_engine
 from envs.hardware.sources.table_law import compose_tables, misfit
 
 
@@ -51,6 +51,7 @@ def expert_profile_for(
         ProfileError: a model or GPU that is not known, or a model that does not fit.
         MeasurementError: no op tables for it, or times that cannot be.
     """
+    check_engine(engine)
     shape, sheet, home = load_model(model), load_gpu(gpu), data_dir.absolute()
     key = repr((shape, sheet, engine, version, layout, precision, kv_precision, home, utilisation))  # by content
     if key not in _made:

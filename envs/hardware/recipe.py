@@ -17,7 +17,7 @@ from envs.hardware.sources.compose import Composer
 from envs.hardware.sources.grids import compose_steps
 from envs.hardware.sources.host_time import host_law
 from envs.hardware.sources.measured import measured_composer, measured_steps, op_files
-from envs.hardware.sources.op_tables import AICONFIGURATOR, load_op_tables
+from envs.hardware.sources.op_tables import AICONFIGURATOR, check_engine, load_op_tables
 from envs.hardware.sources.plausible import check_ops
 from envs.hardware.sources.step_sources import STEP_SOURCES, Asked
 from envs.hardware.sources.table_law import HostLaw, compose_tables, misfit
@@ -28,9 +28,6 @@ from envs.hardware.write import tables_record
 RECIPE_DIR = Path(__file__).parent / "recipes"
 BOUND_PERCENT = 15.0
 """A profile whose held-out MAPE in any region is larger is not written unless forced."""
-
-ENGINES = ("vllm", "sglang", "trtllm")
-"""Engines of which there are op tables."""
 
 RECIPE = Record(
     {
@@ -84,12 +81,8 @@ def load_recipe(name_or_path: str | Path) -> dict[str, Any]:
     """
     path = find_file(name_or_path, RECIPE_DIR, recipe_names(), "recipe")
     recipe = read_record(path, read_yaml(path), RECIPE)
-    if recipe["adapter"] == "op_tables" and (engine := recipe["engine"]) not in ENGINES:
-        raise ProfileError(
-            f"{path}: engine = {engine!r}: unknown engine{nearest(engine, ENGINES)}: expected one of "
-            f"{', '.join(ENGINES)}, whose op tables the adapter reads"
-        )
     if recipe["adapter"] == "op_tables":
+        check_engine(recipe["engine"], f"{path}: ")
         _check_folder(path, recipe)
     return recipe
 

@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from envs.hardware.errors import MeasurementError, OutsideError
+from envs.hardware.errors import MeasurementError, OutsideError, ProfileError, nearest
 from envs.hardware.sources.allreduce import FILE as ALLREDUCE
 from envs.hardware.sources.allreduce import read_allreduce
 from envs.hardware.sources.files import Origin, Table, check_times, merge_repeats, read_table
@@ -55,7 +55,27 @@ FUSED_BY = {"vllm": "trtllm"}
 SMALL = 256
 """Sides of the matrices whose product is pure launch: their median time is a table's floor."""
 
+ENGINES = ("vllm", "sglang", "trtllm")
+"""Engines of which there are op tables."""
+
 FloatArray = NDArray[np.float64]
+
+
+def check_engine(engine: str, where: str = "") -> None:
+    """Refuse an engine of which there are no op tables.
+
+    Args:
+        engine: its name.
+        where: what the message begins with, such as a file.
+
+    Raises:
+        ProfileError: it names those of which there are.
+    """
+    if engine not in ENGINES:
+        raise ProfileError(
+            f"{where}engine = {engine!r}: unknown engine{nearest(engine, ENGINES)}: expected one of "
+            f"{', '.join(ENGINES)}, whose op tables the adapter reads"
+        )
 
 
 @dataclass(frozen=True, slots=True)

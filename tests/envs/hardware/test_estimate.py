@@ -137,3 +137,10 @@ def test_measured_configurations_are_close_to_their_ops_and_can_be_drawn_from(pu
         world = draw(profile, np.random.default_rng(0))
         assert world.tables is not None
         assert world.tables != profile.tables
+
+
+def test_an_engine_without_tables_is_refused_by_name(tmp_path):
+    with pytest.raises(ProfileError, match=r"engine = 'vlm': unknown engine.*'vllm'.*: expected one of vllm, sglang"):
+        profile_for("llama-3.1-8b", "h100_sxm", "vlm", None, 1, "bf16", "bf16", tmp_path)
+    with pytest.raises(ProfileError, match="engine = 'tgi': unknown engine"):
+        profile_for("qwen3-30b-a3b", "h100_sxm", "tgi", None, 1, "bf16", "bf16", tmp_path)
