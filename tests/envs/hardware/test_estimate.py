@@ -74,7 +74,7 @@ def test_tables_are_found_in_the_installed_package(tmp_path, monkeypatch):
 
 def test_what_cannot_be_is_one_clear_error(tmp_path):
     write_tables(tmp_path)
-    with pytest.raises(ProfileError, match="unknown engine .did you mean 'vllm'"):
+    with pytest.raises(ProfileError, match=r"unknown engine .did you mean 'vllm'"):
         make(tmp_path, toy_gpu(tmp_path), engine="vlm")
     with pytest.raises(ProfileError, match="precision 'fp9'"):
         make(tmp_path, toy_gpu(tmp_path), precision="fp9")
