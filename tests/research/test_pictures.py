@@ -90,7 +90,7 @@ def generation(shape, tokens=(16, 32, 64)):
     )
 
 
-@pytest.mark.parametrize("tokens", [(16, 32, 64), (40, 64), (128, 1024, 131_072)])
+@pytest.mark.parametrize("tokens", [(16, 32, 64), (40, 64), (1100, 1110), (4200, 4500), (128, 1024, 131_072)])
 def test_measured_ticks_are_plain_and_apart(kept, tmp_path, tokens):
     shape = load_model(TOY)
     rises = [{"batch": 1, "new": 16, **dict.fromkeys(measuring_picture.FIGURES, 0.1)}]
