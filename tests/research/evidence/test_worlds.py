@@ -223,6 +223,10 @@ def test_the_report_shows_who_leads_in_drawn_worlds_and_how_wide_they_are(tmp_pa
     assert "Worlds that the measurements leave open" in page
     assert "<b>guard does not hold</b>" in page
     assert "<td>deflect</td><td>5</td><td>25.0%</td>" in page
+    assert "so few draws" not in page
+    made["worlds"] = verdict([0.5] * 3) | {"widths": worlds.widths(cluster(profile))}
+    write_json(tmp_path / "summary.json", made)
+    assert "<b>guard holds</b>, indicative only: so few draws" in write_report(tmp_path, tmp_path / "runs").read_text()
 
 
 def test_a_wire_alone_lacks_the_work_around_a_pull():
