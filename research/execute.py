@@ -7,7 +7,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,6 +26,17 @@ if TYPE_CHECKING:
 
 # Every worker process is one thread: the processes share the cores already.
 THREADS = ("POLARS_MAX_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+def in_processes(tasks: Iterable[Any], workers: int) -> Iterator[Any]:
+    """Results of joblib's ``delayed`` tasks from ``workers`` processes of one thread, as they finish."""
+    from joblib import Parallel, parallel_config
+
+    for name in THREADS:
+        os.environ.setdefault(name, "1")
+    with parallel_config(backend="loky", n_jobs=workers, inner_max_num_threads=1):
+        yield from Parallel(return_as="generator_unordered")(tasks)
+
 
 REQUEST_COLUMNS = ("arrival_s", "ttft_s", "tpot_s", "e2e_s", "prompt_tokens", "output_tokens", "cached_tokens", "local")
 
@@ -105,13 +116,10 @@ class Runner:
         if self.workers == 1 or len(jobs) <= 1:
             yield from (perform(*job) for job in jobs)
             return
-        from joblib import Parallel, delayed, parallel_config
+        from joblib import delayed
 
-        for name in THREADS:
-            os.environ.setdefault(name, "1")
-        with parallel_config(backend="loky", n_jobs=self.workers, inner_max_num_threads=1):
-            # Results come as they finish; each is on disk before it comes.
-            yield from Parallel(return_as="generator_unordered")(delayed(perform)(*job) for job in jobs)
+        # Results come as they finish; each is on disk before it comes.
+        yield from in_processes((delayed(perform)(*job) for job in jobs), self.workers)
 
     @contextmanager
     def _progress(self, total: int, what: str) -> Iterator[Any]:

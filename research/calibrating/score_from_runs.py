@@ -321,15 +321,11 @@ def _results(
     if workers == 1 or len(found) <= 1:
         yield from (perform(target, draws, data_dir, list(sys.path)) for target in found)
         return
-    from joblib import Parallel, delayed, parallel_config
+    from joblib import delayed
 
-    from research.execute import THREADS
+    from research.execute import in_processes
 
-    for name in THREADS:
-        os.environ.setdefault(name, "1")
-    with parallel_config(backend="loky", n_jobs=workers, inner_max_num_threads=1):
-        tasks = (delayed(perform)(target, draws, data_dir, list(sys.path)) for target in found)
-        yield from Parallel(return_as="generator_unordered")(tasks)
+    yield from in_processes((delayed(perform)(target, draws, data_dir, list(sys.path)) for target in found), workers)
 
 
 def _cores() -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sys
 import time
 import traceback
@@ -121,15 +120,11 @@ def _results(
     if workers == 1 or len(jobs) <= 1:
         yield from (perform(job, setting, data_dir, list(sys.path)) for job in jobs)
         return
-    from joblib import Parallel, delayed, parallel_config
+    from joblib import delayed
 
-    from research.execute import THREADS
+    from research.execute import in_processes
 
-    for name in THREADS:
-        os.environ.setdefault(name, "1")
-    with parallel_config(backend="loky", n_jobs=workers, inner_max_num_threads=1):
-        tasks = (delayed(perform)(job, setting, data_dir, list(sys.path)) for job in jobs)
-        yield from Parallel(return_as="generator_unordered")(tasks)
+    yield from in_processes((delayed(perform)(job, setting, data_dir, list(sys.path)) for job in jobs), workers)
 
 
 def perform(
